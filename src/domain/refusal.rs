@@ -1,0 +1,47 @@
+//! Refusals: a rule's no, with the facts and no prose.
+
+use std::sync::Arc;
+
+use super::run::Status;
+use super::selector::Selector;
+use super::session::EndReason;
+use crate::ids::{AttemptId, RunKey, SessionKey, WorkerId};
+
+/// Why a request cannot be done as things stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// A dispatch that would not wait: no session is healthy.
+    NoAvailableWorker(Arc<Selector>),
+    /// A dispatch that would not wait: healthy sessions, none fits.
+    NoMatchingWorker(Arc<Selector>),
+    /// The same identity was dispatched with another request, or under another key.
+    RunExists(RunKey),
+    /// The key was used for another request.
+    IdempotencyMismatch,
+    /// There is no such run.
+    NoSuchRun(RunKey),
+    /// There is no such worker.
+    NoSuchWorker(WorkerId),
+    /// There is no such attempt.
+    NoSuchAttempt(AttemptId),
+    /// The session is not known (`ended` is none) or has ended.
+    UnknownSession {
+        /// Which.
+        session: SessionKey,
+        /// Why it ended.
+        ended: Option<EndReason>,
+    },
+    /// The claim this token stood for was not acknowledged in time, returned, or never existed.
+    ClaimExpired(AttemptId),
+    /// The lease this token stood for is gone, or it never stood for one.
+    LeaseLost(AttemptId),
+    /// The run has gone on to a later attempt.
+    AttemptSuperseded {
+        /// The one named.
+        attempt_id: AttemptId,
+        /// The run's current one.
+        current: AttemptId,
+    },
+    /// The run, or the attempt named, has come to its end.
+    RunFinished(Status),
+}

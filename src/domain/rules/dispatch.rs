@@ -1,0 +1,121 @@
+//! Dispatch: a run is recorded and waits, or is refused because it would not wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::condition::{Reason, Situation};
+use crate::domain::event::EventType;
+use crate::domain::hold::Hold;
+use crate::domain::labels::Labels;
+use crate::domain::refusal::Refusal;
+use crate::domain::run::{AttemptRef, Operation, Run, Status};
+use crate::domain::selector::Selector;
+use crate::domain::transition::{AttemptChange, TaskChange, Transition};
+use crate::ids::{AttemptId, RunKey, SelectorNo};
+
+/// What a dispatch asks for, its payload aside.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dispatch {
+    /// The run's identity.
+    pub key: RunKey,
+    /// What it requires of a worker.
+    pub selector: Arc<Selector>,
+    /// How long it may be without a match; zero refuses at once.
+    pub wait: Duration,
+    /// -100 to 100, higher first.
+    pub priority: i16,
+    /// For listing.
+    pub labels: Labels,
+    /// The run at the top of its family.
+    pub root: Option<RunKey>,
+    /// The run that dispatches it.
+    pub parent: Option<RunKey>,
+    /// W3C trace context.
+    pub traceparent: Option<String>,
+}
+
+impl Dispatch {
+    /// The run's first attempt, queued with its hold; both clocks begin at the moment the match was looked up.
+    ///
+    /// # Errors
+    /// Without a match and without a wait: [`Refusal::NoAvailableWorker`] when no session is healthy, else
+    /// [`Refusal::NoMatchingWorker`]. Nothing is recorded then.
+    pub fn start(
+        self,
+        selector_no: SelectorNo,
+        situation: &Situation,
+        attempt_id: AttemptId,
+    ) -> Result<Transition, Refusal> {
+        if self.wait.is_zero() && !situation.matched {
+            return Err(match situation.reason() {
+                Reason::NoAvailableWorker => Refusal::NoAvailableWorker(self.selector),
+                _ => Refusal::NoMatchingWorker(self.selector),
+            });
+        }
+        let now = situation.at;
+        let hold = Hold { from: now, wait: self.wait };
+        let run = Run {
+            key: self.key,
+            status: Status::Queued,
+            version: 1,
+            attempt: AttemptRef { number: 1, attempt_id, operation: Operation::Start },
+            fence: 0,
+            selector: self.selector,
+            selector_no,
+            wait: self.wait,
+            priority: self.priority,
+            labels: self.labels,
+            root: self.root,
+            parent: self.parent,
+            traceparent: self.traceparent,
+            worker_id: None,
+            created_at: now,
+            updated_at: now,
+            queued_at: now,
+            claimed_at: None,
+            started_at: None,
+            finished_at: None,
+            cancel_requested_at: None,
+            cancel_reason: None,
+            error: None,
+            failure: None,
+            log_url: None,
+            output_dropped: false,
+        };
+        Ok(Transition::new(run, AttemptChange::Create, TaskChange::Create(hold), EventType::Queued, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{attempt_id, at, dispatch};
+    use super::*;
+
+    fn situation(any_healthy: bool, matched: bool) -> Situation {
+        Situation { at: at(0), any_healthy, matched, free: matched, draining: false, since: None }
+    }
+
+    #[test]
+    fn is_recorded_with_and_without_a_match() {
+        for (any_healthy, matched) in [(false, false), (true, false), (true, true)] {
+            let started = dispatch(120).start(SelectorNo(1), &situation(any_healthy, matched), attempt_id(1)).unwrap();
+            assert_eq!(started.run().status, Status::Queued);
+            assert_eq!(started.run().version, 1);
+            assert_eq!(started.event(), EventType::Queued);
+            assert_eq!(started.task(), &TaskChange::Create(Hold { from: at(0), wait: Duration::from_secs(120) }));
+        }
+    }
+
+    #[test]
+    fn without_a_wait_and_without_a_match_is_refused() {
+        let selector = dispatch(0).selector;
+        let refused = |any| dispatch(0).start(SelectorNo(1), &situation(any, false), attempt_id(1)).unwrap_err();
+        assert_eq!(refused(false), Refusal::NoAvailableWorker(Arc::clone(&selector)));
+        assert_eq!(refused(true), Refusal::NoMatchingWorker(selector));
+    }
+
+    #[test]
+    fn without_a_wait_but_with_a_match_is_recorded() {
+        assert!(dispatch(0).start(SelectorNo(1), &situation(true, true), attempt_id(1)).is_ok());
+    }
+}

@@ -1,0 +1,111 @@
+//! Release: a worker gives back what it was given.
+
+use std::time::Duration;
+
+use crate::domain::Timestamp;
+use crate::domain::attempt::{AttemptStatus, Locked};
+use crate::domain::event::EventType;
+use crate::domain::hold::Hold;
+use crate::domain::refusal::Refusal;
+use crate::domain::run::Status;
+use crate::domain::transition::{AttemptChange, TaskChange, Transition};
+use crate::ids::Digest;
+
+/// How long a released task is not offered to the session that released it.
+pub const BARRED_FOR: Duration = Duration::from_secs(30);
+
+/// How a release was taken.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Released {
+    /// The claim returns, or the attempt ends.
+    Changed(Box<Transition>),
+    /// It was released before with this token.
+    Already,
+}
+
+impl Locked {
+    /// Takes back a claim that was not acknowledged: back to its place, with its clocks, or with a hold that begins
+    /// after `delay`. An acknowledged attempt ends like a lost lease, at once.
+    ///
+    /// # Errors
+    /// As for a report: a wrong or old token changes nothing.
+    pub fn release(
+        &self,
+        token: Digest,
+        reason: Option<&str>,
+        delay: Duration,
+        session_ended: bool,
+        now: Timestamp,
+    ) -> Result<Released, Refusal> {
+        if self.attempt.status == AttemptStatus::Lost && self.attempt.token == Some(token)
+            || self.task.as_ref().is_some_and(|task| task.released == Some(token))
+        {
+            return Ok(Released::Already);
+        }
+        if let (Some(task), Some(claim)) = (&self.task, self.claim()) {
+            if claim.token != token || session_ended {
+                return Err(Refusal::ClaimExpired(self.attempt.id));
+            }
+            let barred = Some((claim.session.clone(), now + BARRED_FOR));
+            let hold = (!delay.is_zero()).then(|| Hold { from: now + delay, wait: task.hold.wait });
+            let run = self.next(now, |_| ());
+            let task = TaskChange::Return { barred, hold };
+            let returned = Transition::new(run, AttemptChange::Keep, task, EventType::Updated, now);
+            return Ok(Released::Changed(Box::new(returned)));
+        }
+        self.holds_lease(token, session_ended)?;
+        let cause = reason.map_or_else(|| "released it".to_owned(), |reason| format!("released it: {reason}"));
+        Ok(Released::Changed(Box::new(self.lost(&cause, now))))
+    }
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{at, claimed, ended, queued, running, token};
+    use super::*;
+
+    fn release(locked: &Locked, by: u8, delay: u64) -> Result<Released, Refusal> {
+        locked.release(token(by), None, Duration::from_secs(delay), false, at(5))
+    }
+
+    #[test]
+    fn an_unacknowledged_claim_returns_to_its_place() {
+        let Released::Changed(returned) = release(&claimed(15), 1, 0).unwrap() else { panic!("changes") };
+        assert_eq!(returned.run().status, Status::Queued);
+        assert_eq!(returned.event(), EventType::Updated);
+        let TaskChange::Return { barred: Some((_, until)), hold: None } = returned.task() else { panic!("returns") };
+        assert_eq!(*until, at(35));
+    }
+
+    #[test]
+    fn a_delay_starts_the_hold_clock_anew_after_it() {
+        let Released::Changed(returned) = release(&claimed(15), 1, 60).unwrap() else { panic!("changes") };
+        let TaskChange::Return { hold: Some(hold), .. } = returned.task() else { panic!("returns") };
+        assert_eq!((hold.from, hold.wait), (at(65), Duration::from_secs(120)));
+    }
+
+    #[test]
+    fn an_acknowledged_attempt_is_lost_at_once() {
+        let Released::Changed(lost) = release(&running(), 1, 0).unwrap() else { panic!("changes") };
+        assert_eq!(lost.run().status, Status::Failed);
+        assert_eq!(lost.attempt(), &AttemptChange::End { status: AttemptStatus::Lost, reported: None });
+    }
+
+    #[test]
+    fn a_repeat_changes_nothing() {
+        let mut returned = queued();
+        returned.task.as_mut().unwrap().released = Some(token(1));
+        assert_eq!(release(&returned, 1, 0), Ok(Released::Already));
+        let mut lost = ended(Status::Failed, AttemptStatus::Lost);
+        lost.attempt.token = Some(token(1));
+        assert_eq!(release(&lost, 1, 0), Ok(Released::Already));
+    }
+
+    #[test]
+    fn a_wrong_token_is_refused() {
+        assert_eq!(release(&claimed(15), 2, 0), Err(Refusal::ClaimExpired(claimed(15).attempt.id)));
+        assert_eq!(release(&queued(), 2, 0), Err(Refusal::ClaimExpired(queued().attempt.id)));
+        assert_eq!(release(&running(), 2, 0), Err(Refusal::LeaseLost(running().attempt.id)));
+    }
+}

@@ -1,0 +1,147 @@
+//! What time does: holds expire, claims lapse, leases are lost.
+
+use crate::domain::Timestamp;
+use crate::domain::attempt::{AttemptStatus, Locked};
+use crate::domain::event::EventType;
+use crate::domain::hold::Stretch;
+use crate::domain::run::{Failure, FailureReason, Run, Status};
+use crate::domain::transition::{AttemptChange, TaskChange, Transition};
+use crate::duration;
+
+impl Locked {
+    /// Fails a run whose task nobody has claimed and whose hold ran its full wait within one of these gaps.
+    #[must_use]
+    pub fn expire(&self, gaps: &[Stretch], now: Timestamp) -> Option<Transition> {
+        let task = self.task.as_ref().filter(|task| task.claim.is_none() && task.hold.expired(gaps))?;
+        let waited = (now - task.hold.from).to_std().unwrap_or_default();
+        Some(self.end(now, Status::Failed, AttemptStatus::Failed, None, |run| {
+            run.error = Some(waited_in_vain(run));
+            run.failure = Some(Failure {
+                reason: FailureReason::HoldExpired,
+                worker_selector: Some(run.selector.equal.clone()),
+                target_worker_id: run.selector.target.clone(),
+                waited_seconds: Some(waited.as_secs_f64()),
+                worker_id: None,
+            });
+        }))
+    }
+
+    /// Returns a claim that was not acknowledged in time, or whose session has ended: to its place, with its clocks
+    /// and its attempt number.
+    #[must_use]
+    pub fn lapse(&self, session_ended: bool, amnesty_until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
+        let claim = self.claim()?;
+        let amnesty = amnesty_until.is_some_and(|until| now < until);
+        (session_ended || (now >= claim.until && !amnesty)).then(|| {
+            let run = self.next(now, |_| ());
+            let task = TaskChange::Return { barred: None, hold: None };
+            Transition::new(run, AttemptChange::Keep, task, EventType::Updated, now)
+        })
+    }
+
+    /// Ends a running attempt whose session has ended: the run fails, naming the worker; or is aborted, if that was
+    /// asked for.
+    #[must_use]
+    pub fn lose(&self, session_ended: bool, now: Timestamp) -> Option<Transition> {
+        (self.attempt.status == AttemptStatus::Running && session_ended)
+            .then(|| self.lost("was lost: its session ended", now))
+    }
+
+    /// The loss of a running attempt, for a cause that follows the worker's name.
+    pub(super) fn lost(&self, cause: &str, now: Timestamp) -> Transition {
+        let cancelled = self.run.cancel_requested_at.is_some();
+        let status = if cancelled { Status::Aborted } else { Status::Failed };
+        self.end(now, status, AttemptStatus::Lost, None, |run| {
+            if let Some(worker_id) = run.worker_id.clone() {
+                run.error = Some(format!("worker {worker_id} {cause}"));
+                run.failure = Some(Failure {
+                    reason: FailureReason::LeaseLost,
+                    worker_selector: None,
+                    target_worker_id: None,
+                    waited_seconds: None,
+                    worker_id: Some(worker_id),
+                });
+            }
+        })
+    }
+}
+
+/// What a run whose hold expired says: what was waited for, and for how long.
+fn waited_in_vain(run: &Run) -> String {
+    let within = duration::text(run.wait);
+    match (run.selector.is_empty(), run.wait.is_zero()) {
+        (true, true) => "no worker is available any more".into(),
+        (true, false) => format!("no worker was available within {within}"),
+        (false, true) => format!("no worker matches the selector {} any more", run.selector),
+        (false, false) => format!("no worker matched the selector {} within {within}", run.selector),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::fixtures::{at, claimed, ended, queued, running};
+    use super::*;
+    use crate::domain::hold::gaps;
+    use crate::domain::selector::Selector;
+
+    #[test]
+    fn a_hold_that_ran_out_fails_the_run_naming_what_was_waited_for() {
+        let never = |now| gaps(vec![], at(0), at(now));
+        assert_eq!(queued().expire(&never(119), at(119)), None);
+        let failed = queued().expire(&never(120), at(121)).unwrap();
+        assert_eq!(failed.run().status, Status::Failed);
+        assert_eq!(failed.run().error.as_deref(), Some("no worker matched the selector {zone: b} within 2m0s"));
+        let failure = failed.run().failure.clone().unwrap();
+        assert_eq!((failure.reason, failure.waited_seconds), (FailureReason::HoldExpired, Some(121.0)));
+        assert_eq!(failed.task(), &TaskChange::Drop);
+        assert_eq!(failed.event(), EventType::Failed);
+    }
+
+    #[test]
+    fn a_claimed_task_does_not_expire() {
+        assert_eq!(claimed(500).expire(&gaps(vec![], at(0), at(300)), at(300)), None);
+    }
+
+    #[test]
+    fn the_text_follows_the_selector_and_the_wait() {
+        let mut run = queued().run;
+        run.wait = Duration::ZERO;
+        assert_eq!(waited_in_vain(&run), "no worker matches the selector {zone: b} any more");
+        run.selector = Arc::new(Selector::default());
+        assert_eq!(waited_in_vain(&run), "no worker is available any more");
+        run.wait = Duration::from_secs(120);
+        assert_eq!(waited_in_vain(&run), "no worker was available within 2m0s");
+    }
+
+    /// P8: the same attempt number, place and clocks.
+    #[test]
+    fn an_unacknowledged_claim_returns_as_it_was() {
+        assert_eq!(claimed(15).lapse(false, None, at(14)), None);
+        let returned = claimed(15).lapse(false, None, at(15)).unwrap();
+        assert_eq!(returned.task(), &TaskChange::Return { barred: None, hold: None });
+        assert_eq!(returned.run().attempt, claimed(15).run.attempt);
+        assert_eq!(returned.event(), EventType::Updated);
+        assert!(claimed(15).lapse(true, None, at(1)).is_some(), "its session ended");
+        assert_eq!(claimed(15).lapse(false, Some(at(20)), at(15)), None, "an amnesty is on");
+        assert_eq!(queued().lapse(true, None, at(99)), None);
+    }
+
+    #[test]
+    fn a_lost_lease_fails_the_run_naming_the_worker() {
+        assert_eq!(running().lose(false, at(9)), None);
+        assert_eq!(ended(Status::Succeeded, AttemptStatus::Succeeded).lose(true, at(9)), None);
+        let failed = running().lose(true, at(9)).unwrap();
+        assert_eq!(failed.run().error.as_deref(), Some("worker w-b was lost: its session ended"));
+        assert_eq!(failed.attempt(), &AttemptChange::End { status: AttemptStatus::Lost, reported: None });
+    }
+
+    #[test]
+    fn a_lease_lost_after_a_cancel_ends_as_aborted() {
+        let mut cancelled = running();
+        cancelled.run.cancel_requested_at = Some(at(8));
+        assert_eq!(cancelled.lose(true, at(9)).unwrap().run().status, Status::Aborted);
+    }
+}

@@ -1,0 +1,178 @@
+//! The snapshot of a run: what people read of it, the same in answers, lists and events.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use super::Timestamp;
+use super::condition::{Condition, Reason, Situation, conditions};
+use super::hold::Hold;
+use super::labels::Labels;
+use super::run::{AttemptRef, Failure, Run, Status};
+use crate::ids::{RunKey, WorkerId};
+
+/// What a queued run waits for, as tables and sessions stand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiting {
+    /// Its hold.
+    pub hold: Hold,
+    /// Who was given it and when, while that is not acknowledged.
+    pub claimed: Option<(WorkerId, Timestamp)>,
+    /// How the workers stand to its selector.
+    pub situation: Situation,
+}
+
+impl Waiting {
+    /// Both conditions, with the first reason that holds.
+    #[must_use]
+    pub fn conditions(&self, queued_at: Timestamp) -> Vec<Condition> {
+        let (reason, since) = match &self.claimed {
+            Some((_, claimed_at)) => (Reason::ClaimPending, *claimed_at),
+            None if self.situation.at < self.hold.from => (Reason::BackingOff, queued_at),
+            None => (self.situation.reason(), self.situation.since.unwrap_or(queued_at)),
+        };
+        conditions(reason, since.max(queued_at))
+    }
+
+    /// When its hold will expire if nothing comes; none while the clock stands still.
+    #[must_use]
+    pub fn hold_until(&self) -> Option<DateTime<Utc>> {
+        if self.claimed.is_some() { None } else { self.situation.hold_until(&self.hold) }
+    }
+}
+
+/// The hold of a queued run.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Hold)]
+pub struct HoldSnapshot {
+    /// How long it may be without a match.
+    pub wait_timeout_seconds: f64,
+    /// When it fails if no match comes; absent while the clock stands still.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// A run as people read it.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Run)]
+pub struct RunSnapshot {
+    /// The DAG's name.
+    pub dag_name: String,
+    /// The run's id within the DAG.
+    pub run_id: String,
+    /// Where it stands.
+    pub status: Status,
+    /// Rises by one with each change.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub version: i64,
+    /// The attempt it is at.
+    pub attempt: AttemptRef,
+    /// The labels it requires of a worker.
+    pub worker_selector: Labels,
+    /// The one worker that may take it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub target_worker_id: Option<String>,
+    /// How long it may be without a match while it is queued.
+    pub worker_wait_timeout_seconds: f64,
+    /// -100 to 100, higher first; ties by age.
+    #[schema(minimum = -100, maximum = 100)]
+    pub priority: i16,
+    /// For listing.
+    pub labels: Labels,
+    /// The run at the top of its family.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub root: Option<RunKey>,
+    /// The run that dispatched it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub parent: Option<RunKey>,
+    /// The worker that has it, or had it last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub worker_id: Option<String>,
+    /// Its hold, while it is queued.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub hold: Option<HoldSnapshot>,
+    /// Why it is not running yet, while it is queued.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// When the current attempt was dispatched.
+    pub queued_at: DateTime<Utc>,
+    /// When it was given to its worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub claimed_at: Option<DateTime<Utc>>,
+    /// When its worker acknowledged it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub started_at: Option<DateTime<Utc>>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub finished_at: Option<DateTime<Utc>>,
+    /// When its cancel was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub cancel_requested_at: Option<DateTime<Utc>>,
+    /// Why it was cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub cancel_reason: Option<String>,
+    /// What went wrong, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub error: Option<String>,
+    /// What went wrong, for machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub failure: Option<Failure>,
+    /// Where its log is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub log_url: Option<String>,
+    /// Present and true when an output was too large to keep.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub output_dropped: bool,
+}
+
+impl RunSnapshot {
+    /// The run as it stands, with what it waits for while it is queued.
+    #[must_use]
+    pub fn of(run: &Run, waiting: Option<&Waiting>) -> Self {
+        let waiting = waiting.filter(|_| run.status == Status::Queued);
+        let claimed = waiting.and_then(|waiting| waiting.claimed.clone());
+        Self {
+            dag_name: run.key.dag_name.to_string(),
+            run_id: run.key.run_id.to_string(),
+            status: run.status,
+            version: run.version,
+            attempt: run.attempt,
+            worker_selector: run.selector.equal.clone(),
+            target_worker_id: run.selector.target.as_ref().map(ToString::to_string),
+            worker_wait_timeout_seconds: run.wait.as_secs_f64(),
+            priority: run.priority,
+            labels: run.labels.clone(),
+            root: run.root.clone(),
+            parent: run.parent.clone(),
+            worker_id: claimed.as_ref().map(|(worker_id, _)| worker_id).or(run.worker_id.as_ref()).map(ToString::to_string),
+            hold: waiting.map(|waiting| HoldSnapshot {
+                wait_timeout_seconds: waiting.hold.wait.as_secs_f64(),
+                until: waiting.hold_until(),
+            }),
+            conditions: waiting.map(|waiting| waiting.conditions(run.queued_at)).unwrap_or_default(),
+            queued_at: run.queued_at,
+            claimed_at: claimed.map(|(_, claimed_at)| claimed_at).or(run.claimed_at),
+            started_at: run.started_at,
+            finished_at: run.finished_at,
+            cancel_requested_at: run.cancel_requested_at,
+            cancel_reason: run.cancel_reason.clone(),
+            error: run.error.clone(),
+            failure: run.failure.clone(),
+            log_url: run.log_url.clone(),
+            output_dropped: run.output_dropped,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Transitions: a change of a run with its event. Only rules make them, and the store's writer takes nothing else, so
+//! a change without its event cannot compile.
+
+use super::Timestamp;
+use super::attempt::AttemptStatus;
+use super::event::EventType;
+use super::hold::Hold;
+use super::run::{Run, Status};
+use crate::ids::{Digest, SessionKey};
+
+/// What becomes of the attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AttemptChange {
+    /// It is the run's new attempt.
+    Create,
+    /// It stays as it is.
+    Keep,
+    /// A session has acknowledged it.
+    Start {
+        /// Who holds the lease.
+        session: SessionKey,
+        /// The token that stands for it.
+        token: Digest,
+    },
+    /// It has ended, once and for all.
+    End {
+        /// How.
+        status: AttemptStatus,
+        /// What its worker said, to know a repeat.
+        reported: Option<Status>,
+    },
+}
+
+/// What becomes of the task.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskChange {
+    /// The attempt waits with this hold.
+    Create(Hold),
+    /// It stays as it is, or there is none.
+    Keep,
+    /// Its claim is taken from it; its place and its clocks stay.
+    Return {
+        /// The session that gave it back and is not offered it again until then.
+        barred: Option<(SessionKey, Timestamp)>,
+        /// A new start of its hold clock, if its claim asked for a delay.
+        hold: Option<Hold>,
+    },
+    /// It is gone.
+    Drop,
+}
+
+/// What a worker's report leaves in the payload.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Left {
+    /// The output, JSON as sent.
+    pub output: Option<String>,
+    /// The progress, JSON as sent.
+    pub progress: Option<String>,
+}
+
+/// One change of one run: its state after, and everything written with it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transition {
+    run: Run,
+    attempt: AttemptChange,
+    task: TaskChange,
+    left: Left,
+    event: EventType,
+    at: Timestamp,
+}
+
+impl Transition {
+    /// Made by rules only.
+    pub(super) fn new(run: Run, attempt: AttemptChange, task: TaskChange, event: EventType, at: Timestamp) -> Self {
+        Self { run, attempt, task, left: Left::default(), event, at }
+    }
+
+    /// The same with what a report leaves.
+    pub(super) fn leaving(mut self, left: Left) -> Self {
+        self.left = left;
+        self
+    }
+
+    /// The run after the change; its version is the event's `run_seq`.
+    #[must_use]
+    pub const fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// What becomes of the attempt.
+    #[must_use]
+    pub const fn attempt(&self) -> &AttemptChange {
+        &self.attempt
+    }
+
+    /// What becomes of the task.
+    #[must_use]
+    pub const fn task(&self) -> &TaskChange {
+        &self.task
+    }
+
+    /// What is left in the payload.
+    #[must_use]
+    pub const fn left(&self) -> &Left {
+        &self.left
+    }
+
+    /// The event's type.
+    #[must_use]
+    pub const fn event(&self) -> EventType {
+        self.event
+    }
+
+    /// When it happened, by the database's clock, read under lock.
+    #[must_use]
+    pub const fn at(&self) -> Timestamp {
+        self.at
+    }
+}
