@@ -207,7 +207,7 @@ CREATE INDEX task_unclaimed ON task (namespace_id, selector_no, priority DESC, p
 -- The sweep, while a selector has no match: a skip over its distinct waits.
 CREATE INDEX task_wait ON task (namespace_id, selector_no, wait, hold_until) WHERE claim_until IS NULL;
 -- The sweep, as holds pass: each task is met once (docs/adr/0003).
-CREATE INDEX task_hold_until ON task (namespace_id, hold_until) WHERE claim_until IS NULL;
+CREATE INDEX task_hold_until ON task (namespace_id, hold_until, selector_no) WHERE claim_until IS NULL;
 -- Claims that lapse.
 CREATE INDEX task_claim_until ON task (namespace_id, claim_until) WHERE claim_until IS NOT NULL;
 -- What a session holds unacknowledged: used slots, a repeated poll, what returns when it ends.

@@ -166,13 +166,9 @@ impl Config {
         let mut given = source::merge(file, &env, flags)?;
         let as_root = nix::unistd::geteuid().is_root();
         let config = Self {
-            http: Http {
-                listen: given.take("http.listen", (Ipv4Addr::LOCALHOST, 8080).into(), listen),
-            },
+            http: Http { listen: given.take("http.listen", (Ipv4Addr::LOCALHOST, 8080).into(), listen) },
             database: Database {
-                url: given.take("database.url", None, |url| {
-                    DatabaseUrl::parse(url).map(Some)
-                }),
+                url: given.take("database.url", None, |url| DatabaseUrl::parse(url).map(Some)),
                 data_dir: given.take("database.data_dir", default_data_dir(as_root, &env), folder),
                 pg_bin_dir: given.take("database.pg_bin_dir", None, |text| folder(text).map(Some)),
             },
@@ -197,18 +193,11 @@ impl Config {
 impl Coordinator {
     fn take(given: &mut Given) -> Self {
         let off_or = (Duration::ZERO, LONGEST_WAIT);
-        let mut take = |key, default: u64, bounds| {
-            given.take(key, Duration::from_secs(default), |text| {
-                within(text, bounds)
-            })
-        };
+        let mut take =
+            |key, default: u64, bounds| given.take(key, Duration::from_secs(default), |text| within(text, bounds));
         Self {
             worker_wait_timeout: take("coordinator.worker_wait_timeout", 120, off_or),
-            worker_wait_timeout_max: take(
-                "coordinator.worker_wait_timeout_max",
-                7 * 86_400,
-                off_or,
-            ),
+            worker_wait_timeout_max: take("coordinator.worker_wait_timeout_max", 7 * 86_400, off_or),
             start_timeout: take("coordinator.start_timeout", 0, off_or),
             ack_timeout: take("coordinator.ack_timeout", 15, PULSE),
             lease_ttl: take("coordinator.lease_ttl", 60, PULSE),
@@ -222,10 +211,7 @@ impl Coordinator {
     /// What must hold between two settings.
     fn check(&self, given: &mut Given) {
         let wait = ("coordinator.worker_wait_timeout", self.worker_wait_timeout);
-        let longest = (
-            "coordinator.worker_wait_timeout_max",
-            self.worker_wait_timeout_max,
-        );
+        let longest = ("coordinator.worker_wait_timeout_max", self.worker_wait_timeout_max);
         let heartbeat = ("coordinator.heartbeat_interval", self.heartbeat_interval);
         let stale = ("coordinator.stale_after", self.stale_after);
         let lease = ("coordinator.lease_ttl", self.lease_ttl);
@@ -286,18 +272,11 @@ fn mask(url: &str) -> String {
     // The last `@` ends the password: one that was not percent-encoded may hold others.
     let mut masked = match rest.rsplit_once('@') {
         Some((user, host)) if user.contains(':') => {
-            format!(
-                "{scheme}{}:***@{host}",
-                user.split(':').next().unwrap_or_default()
-            )
+            format!("{scheme}{}:***@{host}", user.split(':').next().unwrap_or_default())
         }
         _ => base.to_owned(),
     };
-    for (position, pair) in query
-        .into_iter()
-        .flat_map(|query| query.split('&'))
-        .enumerate()
-    {
+    for (position, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
         masked.push(if position == 0 { '?' } else { '&' });
         match pair.split_once('=') {
             Some((name, _)) if name.to_ascii_lowercase().contains("password") => {
@@ -313,10 +292,7 @@ fn mask(url: &str) -> String {
 fn within(text: &str, (least, most): (Duration, Duration)) -> Result<Duration, String> {
     let read = duration::parse(text).map_err(|error| error.to_string())?;
     if read < least {
-        return Err(format!(
-            "is too short; the least is {}",
-            duration::text(least)
-        ));
+        return Err(format!("is too short; the least is {}", duration::text(least)));
     }
     if read > most {
         return Err(format!("is too long; the most is {}", duration::text(most)));
@@ -326,15 +302,11 @@ fn within(text: &str, (least, most): (Duration, Duration)) -> Result<Duration, S
 
 fn listen(text: &str) -> Result<SocketAddr, String> {
     // The one host name that needs no resolver to be right.
-    let local = text
-        .strip_prefix("localhost:")
-        .and_then(|port| port.parse().ok());
+    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
     local
         .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         .or_else(|| text.parse().ok())
-        .ok_or_else(|| {
-            "is not an address and port; write one such as 127.0.0.1:8080 or [::]:8080".to_owned()
-        })
+        .ok_or_else(|| "is not an address and port; write one such as 127.0.0.1:8080 or [::]:8080".to_owned())
 }
 
 fn folder(text: &str) -> Result<PathBuf, String> {
@@ -353,14 +325,8 @@ fn default_data_dir(as_root: bool, env: &[(String, String)]) -> PathBuf {
         Some(PathBuf::from(value)).filter(|path| path.is_absolute())
     };
     let home = || absolute("HOME").map(|home| home.join(".local/share"));
-    let of_user = if as_root {
-        None
-    } else {
-        absolute("XDG_DATA_HOME").or_else(home)
-    };
-    of_user
-        .unwrap_or_else(|| PathBuf::from("/var/lib"))
-        .join("roadstead")
+    let of_user = if as_root { None } else { absolute("XDG_DATA_HOME").or_else(home) };
+    of_user.unwrap_or_else(|| PathBuf::from("/var/lib")).join("roadstead")
 }
 
 fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -368,11 +334,7 @@ fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S
 }
 
 fn count(problems: usize) -> String {
-    if problems == 1 {
-        "a problem".to_owned()
-    } else {
-        format!("{problems} problems")
-    }
+    if problems == 1 { "a problem".to_owned() } else { format!("{problems} problems") }
 }
 
 #[cfg(test)]

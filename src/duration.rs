@@ -59,9 +59,7 @@ pub fn parse(text: &str) -> Result<Duration, ParseError> {
         rest = after.trim_start();
     }
     let micros = u64::try_from(nanos / 1_000).map_err(|_| ParseError::TooLong)?;
-    Some(Duration::from_micros(micros))
-        .filter(|duration| *duration <= MAX)
-        .ok_or(ParseError::TooLong)
+    Some(Duration::from_micros(micros)).filter(|duration| *duration <= MAX).ok_or(ParseError::TooLong)
 }
 
 /// Nanoseconds of the first number with its unit, and the text after it.
@@ -71,9 +69,7 @@ fn part(text: &str) -> Result<(u128, &str), ParseError> {
     if whole.is_empty() || (fraction.is_empty() && text[whole.len()..].starts_with('.')) {
         return Err(ParseError::NoNumber);
     }
-    let unit_end = rest
-        .find(|c: char| c.is_ascii_digit() || c.is_whitespace())
-        .unwrap_or(rest.len());
+    let unit_end = rest.find(|c: char| c.is_ascii_digit() || c.is_whitespace()).unwrap_or(rest.len());
     let (unit, rest) = rest.split_at(unit_end);
     let unit = unit_nanos(unit)?;
     let whole: u128 = whole.parse().map_err(|_| ParseError::TooLong)?;
@@ -81,19 +77,14 @@ fn part(text: &str) -> Result<(u128, &str), ParseError> {
     // Each digit is worth a tenth of the place before it; a digit worth less than a nanosecond adds nothing.
     let mut worth = unit;
     for digit in fraction.bytes() {
-        nanos = nanos
-            .checked_add(u128::from(digit - b'0') * worth / 10)
-            .ok_or(ParseError::TooLong)?;
+        nanos = nanos.checked_add(u128::from(digit - b'0') * worth / 10).ok_or(ParseError::TooLong)?;
         worth /= 10;
     }
     Ok((nanos, rest))
 }
 
 fn digits(text: &str) -> (&str, &str) {
-    text.split_at(
-        text.find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len()),
-    )
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
 fn unit_nanos(unit: &str) -> Result<u128, ParseError> {
@@ -165,11 +156,7 @@ mod tests {
             ("1.5s", 1_500),
             ("0.1d", 8_640_000),
         ] {
-            assert_eq!(
-                parse(written),
-                Ok(Duration::from_millis(millis)),
-                "{written}"
-            );
+            assert_eq!(parse(written), Ok(Duration::from_millis(millis)), "{written}");
         }
     }
 
@@ -203,10 +190,7 @@ mod tests {
             ("9223372036854775807s", ParseError::TooLong),
             ("1000000000000h", ParseError::TooLong),
             ("18446744073709551615s1000000000ns", ParseError::TooLong),
-            (
-                "99999999999999999999999999999999999999999s",
-                ParseError::TooLong,
-            ),
+            ("99999999999999999999999999999999999999999s", ParseError::TooLong),
         ] {
             assert_eq!(parse(written), Err(error), "{written}");
         }

@@ -1,1 +1,210 @@
-fn main(){}
+//! The `roadstead` program: sub-commands, and what each needs to be built.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use roadstead::cli::{demo, worker};
+use roadstead::config::{Config, Flags};
+use roadstead::embedded::{Embedded, Settings};
+use roadstead::server::Server;
+use roadstead::{http, store, telemetry};
+
+/// A dispatch coordinator: a run waits, safely and visibly, until the right worker comes alongside.
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the service; without a database configured, on an embedded PostgreSQL.
+    Serve(Flags),
+    /// Bring the database's schema up to date and exit.
+    Migrate(Flags),
+    /// Watch a run wait for its worker, on a database of its own that is gone afterwards.
+    Demo,
+    /// Run a command once for each task that this worker is given.
+    Worker(worker::WorkerArgs),
+    /// Print the OpenAPI document.
+    Openapi,
+    /// Look at the configuration.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Say whether the configuration is valid.
+    Check(Flags),
+    /// Print the configuration in force, secrets masked.
+    Print(Flags),
+}
+
+/// What ended a command: a text for people, and the exit code.
+struct Failed(String, u8);
+
+impl<E: std::error::Error> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self(error.to_string(), 1)
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("roadstead: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let done = runtime.block_on(async {
+        match cli.command {
+            Command::Serve(flags) => serve(&flags).await,
+            Command::Migrate(flags) => migrate(&flags).await,
+            Command::Demo => play_demo().await,
+            Command::Worker(args) => {
+                telemetry::start("info");
+                return worker::run(args).await;
+            }
+            Command::Openapi => {
+                http::openapi().to_pretty_json().map(|document| println!("{document}")).map_err(Failed::from)
+            }
+            Command::Config { command: ConfigCommand::Check(flags) } => load(&flags).map(|_| println!("valid")),
+            Command::Config { command: ConfigCommand::Print(flags) } => {
+                load(&flags).map(|config| print!("{}", config.to_toml_masked()))
+            }
+        }
+        .map_or_else(
+            |Failed(text, code)| {
+                eprintln!("roadstead: {text}");
+                ExitCode::from(code)
+            },
+            |()| ExitCode::SUCCESS,
+        )
+    });
+    // Whatever blocks, such as a look-up of names, must not hold up the exit.
+    runtime.shutdown_background();
+    done
+}
+
+/// The configuration from file, environment and flags.
+fn load(flags: &Flags) -> Result<Config, Failed> {
+    let environment =
+        std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+    Config::load(flags.config.as_deref(), environment, flags).map_err(|error| Failed(error.to_string(), 78))
+}
+
+/// The database to use: the one configured, or an embedded one that was started for it.
+async fn database(config: &Config) -> Result<(String, Option<Embedded>), Failed> {
+    if let Some(url) = &config.database.url {
+        return Ok((url.expose().to_owned(), None));
+    }
+    let mut settings = Settings::new(&config.database.data_dir);
+    settings.bin_dir.clone_from(&config.database.pg_bin_dir);
+    let embedded = embed(settings).await?;
+    eprintln!(
+        "roadstead: embedded PostgreSQL {} in {}; set DATABASE_URL to use a server of your own in production",
+        embedded.version(),
+        embedded.data_dir().display(),
+    );
+    Ok((embedded.url().to_owned(), Some(embedded)))
+}
+
+async fn embed(settings: Settings) -> Result<Embedded, Failed> {
+    Embedded::start(settings).await.map_err(|error| Failed(error.to_string(), error.exit_code()))
+}
+
+async fn serve(flags: &Flags) -> Result<(), Failed> {
+    telemetry::start("info");
+    let config = load(flags)?;
+    let mut signals = Signals::new()?;
+    let (url, embedded) = database(&config).await?;
+    let server = Server::start(&config, &url).await?;
+    eprintln!("roadstead: listening on http://{}", server.address());
+    let given_up = async {
+        match &embedded {
+            Some(embedded) => embedded.failed().await,
+            None => std::future::pending().await,
+        }
+    };
+    let failed = tokio::select! {
+        () = signals.next() => None,
+        error = given_up => Some(Failed(error.to_string(), error.exit_code())),
+    };
+    let stopping = async {
+        server.stop().await;
+        if let Some(embedded) = embedded {
+            embedded.stop().await;
+        }
+    };
+    tokio::select! {
+        () = stopping => {}
+        () = signals.next() => return Err(Failed("stopped at once by a second signal".into(), 130)),
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+async fn migrate(flags: &Flags) -> Result<(), Failed> {
+    telemetry::start("info");
+    let config = load(flags)?;
+    let (url, embedded) = database(&config).await?;
+    let migrated = store::migrate::run(&store::pool::open(&url)?).await;
+    if let Some(embedded) = embedded {
+        embedded.stop().await;
+    }
+    migrated?;
+    println!("the schema is up to date");
+    Ok(())
+}
+
+async fn play_demo() -> Result<(), Failed> {
+    telemetry::start("warn");
+    let config =
+        Config::load(None, std::iter::empty(), &Flags { listen: Some("127.0.0.1:0".into()), ..Flags::default() })
+            .map_err(|error| Failed(error.to_string(), 78))?;
+    let folder = std::env::temp_dir().join(format!("roadstead-demo-{}", std::process::id()));
+    let embedded = embed(Settings::new(&folder)).await?;
+    println!("embedded PostgreSQL {} in {}", embedded.version(), folder.display());
+    let played = on_a_service(&config, embedded.url()).await;
+    embedded.stop().await;
+    if let Err(error) = std::fs::remove_dir_all(&folder) {
+        eprintln!("roadstead: {} could not be removed: {error}", folder.display());
+    }
+    played
+}
+
+async fn on_a_service(config: &Config, database_url: &str) -> Result<(), Failed> {
+    let server = Server::start(config, database_url).await?;
+    let url = format!("http://{}", server.address());
+    println!("the service listens on {url}\n");
+    let exe = std::env::current_exe()?;
+    let played = demo::play(&url, Path::new(&exe)).await;
+    server.stop().await;
+    Ok(played?)
+}
+
+/// SIGTERM and SIGINT, counted from the start of the command.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

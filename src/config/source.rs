@@ -29,14 +29,8 @@ const NOT_SETTINGS: [&str; 9] = [
 
 /// Variables without our prefix that are settings, weakest first. All yield to the name with the prefix.
 const OTHER_NAMES: [(&str, &str); 3] = [
-    (
-        "DAGU_COORDINATOR_WORKER_WAIT_TIMEOUT",
-        "coordinator.worker_wait_timeout",
-    ),
-    (
-        "COORDINATOR_WORKER_WAIT_TIMEOUT",
-        "coordinator.worker_wait_timeout",
-    ),
+    ("DAGU_COORDINATOR_WORKER_WAIT_TIMEOUT", "coordinator.worker_wait_timeout"),
+    ("COORDINATOR_WORKER_WAIT_TIMEOUT", "coordinator.worker_wait_timeout"),
     ("DATABASE_URL", "database.url"),
 ];
 
@@ -60,11 +54,7 @@ struct Read {
 /// # Errors
 ///
 /// When the file cannot be read or is not TOML.
-pub(super) fn merge(
-    file: Option<&Path>,
-    env: &[(String, String)],
-    flags: &Flags,
-) -> Result<Given, ConfigError> {
+pub(super) fn merge(file: Option<&Path>, env: &[(String, String)], flags: &Flags) -> Result<Given, ConfigError> {
     let mut merged = Figment::new();
     if let Some(path) = file {
         merged = merged.merge(Source::of_file(path)?);
@@ -77,11 +67,7 @@ pub(super) fn merge(
     }
     for (name, text) in env {
         if let Some(key) = name.strip_prefix(PREFIX).filter(|_| is_setting(name)) {
-            merged = merged.merge(Source::of_value(
-                name,
-                &key.to_lowercase().replace("__", "."),
-                text,
-            ));
+            merged = merged.merge(Source::of_value(name, &key.to_lowercase().replace("__", "."), text));
         }
     }
     for (name, key, text) in [
@@ -89,25 +75,15 @@ pub(super) fn merge(
         ("--database-url", "database.url", &flags.database_url),
         ("--data-dir", "database.data_dir", &flags.data_dir),
         ("--pg-bin-dir", "database.pg_bin_dir", &flags.pg_bin_dir),
-        (
-            "--worker-wait-timeout",
-            "coordinator.worker_wait_timeout",
-            &flags.worker_wait_timeout,
-        ),
+        ("--worker-wait-timeout", "coordinator.worker_wait_timeout", &flags.worker_wait_timeout),
     ] {
         if let Some(text) = text {
             merged = merged.merge(Source::of_value(name, key, text));
         }
     }
     let mut given = Given::default();
-    let mut profiles = merged
-        .data()
-        .expect("sources that are already parsed merge");
-    given.flatten(
-        "",
-        profiles.remove(&Profile::Default).unwrap_or_default(),
-        &merged,
-    );
+    let mut profiles = merged.data().expect("sources that are already parsed merge");
+    given.flatten("", profiles.remove(&Profile::Default).unwrap_or_default(), &merged);
     Ok(given)
 }
 
@@ -124,79 +100,45 @@ fn is_setting(name: &str) -> bool {
 impl Given {
     fn flatten(&mut self, parent: &str, dict: Dict, merged: &Figment) {
         for (name, value) in dict {
-            let key = if parent.is_empty() {
-                name
-            } else {
-                format!("{parent}.{name}")
-            };
+            let key = if parent.is_empty() { name } else { format!("{parent}.{name}") };
             match value {
                 Value::Dict(_, inner) => self.flatten(&key, inner, merged),
                 value => {
                     let origin = merged.get_metadata(value.tag());
                     let origin = origin.map_or_else(String::new, |found| found.name.to_string());
-                    self.values.insert(
-                        key,
-                        Read {
-                            text: scalar(&value),
-                            origin,
-                        },
-                    );
+                    self.values.insert(key, Read { text: scalar(&value), origin });
                 }
             }
         }
     }
 
     /// The setting of that key, or its default when no source has it. A value that `parse` refuses becomes a problem.
-    pub(super) fn take<T>(
-        &mut self,
-        key: &str,
-        default: T,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> T {
+    pub(super) fn take<T>(&mut self, key: &str, default: T, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
         let Some(Read { text, origin }) = self.values.remove(key) else {
             return default;
         };
         let Some(text) = text else {
-            self.refuse(
-                key,
-                format!("{key} (from {origin}) is a list; write one value"),
-            );
+            self.refuse(key, format!("{key} (from {origin}) is a list; write one value"));
             return default;
         };
         parse(&text).unwrap_or_else(|reason| {
-            let shown = if key == "database.url" {
-                mask(&text)
-            } else {
-                text.clone()
-            };
+            let shown = if key == "database.url" { mask(&text) } else { text.clone() };
             let mut shown: String = shown.escape_debug().take(101).collect();
             if shown.chars().count() > 100 {
                 shown.pop();
                 shown.push('…');
             }
-            self.refuse(
-                key,
-                format!("{key} (from {origin}) was read as `{shown}`, which {reason}"),
-            );
+            self.refuse(key, format!("{key} (from {origin}) was read as `{shown}`, which {reason}"));
             default
         })
     }
 
     /// Notes a problem unless `holds`. Says nothing when one of the two was refused by itself: then its default stands
     /// there, which nobody wrote.
-    pub(super) fn require(
-        &mut self,
-        holds: bool,
-        one: (&str, Duration),
-        rule: &str,
-        other: (&str, Duration),
-    ) {
+    pub(super) fn require(&mut self, holds: bool, one: (&str, Duration), rule: &str, other: (&str, Duration)) {
         if !holds && !self.refused.contains(one.0) && !self.refused.contains(other.0) {
             let (read, bound) = (duration::text(one.1), duration::text(other.1));
-            self.problems.push(format!(
-                "{} is {read} and {rule} {}, which is {bound}",
-                one.0, other.0
-            ));
+            self.problems.push(format!("{} is {read} and {rule} {}, which is {bound}", one.0, other.0));
         }
     }
 
@@ -207,17 +149,9 @@ impl Given {
     /// When there was any problem, with all of them.
     pub(super) fn finish(mut self) -> Result<(), ConfigError> {
         for (key, Read { origin, .. }) in self.values {
-            self.problems.push(format!(
-                "{key} (from {origin}) is not the name of a setting"
-            ));
+            self.problems.push(format!("{key} (from {origin}) is not the name of a setting"));
         }
-        if self.problems.is_empty() {
-            Ok(())
-        } else {
-            Err(ConfigError::Invalid {
-                problems: self.problems,
-            })
-        }
+        if self.problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems: self.problems }) }
     }
 
     fn refuse(&mut self, key: &str, problem: String) {
@@ -248,27 +182,17 @@ struct Source {
 
 impl Source {
     fn of_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
-            path: path.to_owned(),
-            source,
-        })?;
-        let data = Toml::from_str(&text).map_err(|error| ConfigError::NotToml {
-            path: path.to_owned(),
-            message: error.to_string(),
-        })?;
-        Ok(Self {
-            name: path.display().to_string(),
-            data,
-        })
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        let data = Toml::from_str(&text)
+            .map_err(|error| ConfigError::NotToml { path: path.to_owned(), message: error.to_string() })?;
+        Ok(Self { name: path.display().to_string(), data })
     }
 
     fn of_value(name: &str, key: &str, text: &str) -> Self {
         let (first, rest) = key.split_once('.').unwrap_or((key, ""));
         let value = figment::util::nest(rest, Value::from(text));
-        Self {
-            name: name.to_owned(),
-            data: Dict::from([(first.to_owned(), value)]),
-        }
+        Self { name: name.to_owned(), data: Dict::from([(first.to_owned(), value)]) }
     }
 }
 

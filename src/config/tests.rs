@@ -4,9 +4,7 @@ use super::*;
 
 fn load(file: &str, env: &[(&str, &str)], flags: &Flags) -> Result<Config, ConfigError> {
     let path = (!file.is_empty()).then(|| temporary(file));
-    let env = env
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let loaded = Config::load(path.as_deref(), env, flags);
     if let Some(path) = path {
         std::fs::remove_file(path).unwrap();
@@ -17,8 +15,7 @@ fn load(file: &str, env: &[(&str, &str)], flags: &Flags) -> Result<Config, Confi
 fn temporary(text: &str) -> PathBuf {
     let mut name = [0; 8];
     getrandom::fill(&mut name).unwrap();
-    let path =
-        std::env::temp_dir().join(format!("roadstead-{:016x}.toml", u64::from_ne_bytes(name)));
+    let path = std::env::temp_dir().join(format!("roadstead-{:016x}.toml", u64::from_ne_bytes(name)));
     std::fs::write(&path, text).unwrap();
     path
 }
@@ -58,10 +55,7 @@ fn defaults_stand_when_nothing_is_set() {
     assert_eq!(worker_wait_timeout_max, 7 * 86_400 * SECOND);
     assert_eq!(start_timeout, Duration::ZERO);
     assert_eq!((ack_timeout, lease_ttl), (15 * SECOND, 60 * SECOND));
-    assert_eq!(
-        (heartbeat_interval, stale_after),
-        (10 * SECOND, 30 * SECOND)
-    );
+    assert_eq!((heartbeat_interval, stale_after), (10 * SECOND, 30 * SECOND));
     assert_eq!((sweep_interval, fallback_interval), (SECOND, SECOND));
 }
 
@@ -70,22 +64,10 @@ fn the_data_folder_follows_the_user() {
     let env: Vec<_> = [("HOME", "/home/ada"), ("XDG_DATA_HOME", "/data/ada")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
-    assert_eq!(
-        default_data_dir(true, &env),
-        Path::new("/var/lib/roadstead")
-    );
-    assert_eq!(
-        default_data_dir(false, &env),
-        Path::new("/data/ada/roadstead")
-    );
-    assert_eq!(
-        default_data_dir(false, &env[..1]),
-        Path::new("/home/ada/.local/share/roadstead")
-    );
-    assert_eq!(
-        default_data_dir(false, &[]),
-        Path::new("/var/lib/roadstead")
-    );
+    assert_eq!(default_data_dir(true, &env), Path::new("/var/lib/roadstead"));
+    assert_eq!(default_data_dir(false, &env), Path::new("/data/ada/roadstead"));
+    assert_eq!(default_data_dir(false, &env[..1]), Path::new("/home/ada/.local/share/roadstead"));
+    assert_eq!(default_data_dir(false, &[]), Path::new("/var/lib/roadstead"));
 }
 
 #[test]
@@ -110,38 +92,17 @@ fn a_file_sets_everything() {
     "#;
     let config = load(text, &[], &Flags::default()).unwrap();
     assert_eq!(config.http.listen, "0.0.0.0:80".parse().unwrap());
-    assert_eq!(
-        config.database.url.as_ref().unwrap().expose(),
-        "postgres://ada@db/roadstead"
-    );
+    assert_eq!(config.database.url.as_ref().unwrap().expose(), "postgres://ada@db/roadstead");
     assert_eq!(config.database.data_dir, Path::new("/srv/data"));
-    assert_eq!(
-        config.database.pg_bin_dir.as_deref(),
-        Some(Path::new("/srv/bin"))
-    );
+    assert_eq!(config.database.pg_bin_dir.as_deref(), Some(Path::new("/srv/bin")));
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap();
     let clocks = &config.coordinator;
     assert_eq!(millis(clocks.worker_wait_timeout), 600_000);
     assert_eq!(millis(clocks.worker_wait_timeout_max), 86_400_000);
     assert_eq!(millis(clocks.start_timeout), 7_200_000);
-    assert_eq!(
-        (millis(clocks.ack_timeout), millis(clocks.lease_ttl)),
-        (5_000, 90_000)
-    );
-    assert_eq!(
-        (
-            millis(clocks.heartbeat_interval),
-            millis(clocks.stale_after)
-        ),
-        (1_500, 4_000)
-    );
-    assert_eq!(
-        (
-            millis(clocks.sweep_interval),
-            millis(clocks.fallback_interval)
-        ),
-        (250, 2_000)
-    );
+    assert_eq!((millis(clocks.ack_timeout), millis(clocks.lease_ttl)), (5_000, 90_000));
+    assert_eq!((millis(clocks.heartbeat_interval), millis(clocks.stale_after)), (1_500, 4_000));
+    assert_eq!((millis(clocks.sweep_interval), millis(clocks.fallback_interval)), (250, 2_000));
 }
 
 #[test]
@@ -156,26 +117,14 @@ fn every_setting_has_a_name_in_the_environment() {
             let name = format!("ROADSTEAD_{}__{}", table.to_uppercase(), key.to_uppercase());
             from_env(&[(&name, value.trim_matches('"'))]).unwrap();
             let broken = problems(from_env(&[(&name, "~")]));
-            assert!(
-                broken[0].contains(&format!("{table}.{key}")) && broken[0].contains(&name),
-                "{broken:?}"
-            );
+            assert!(broken[0].contains(&format!("{table}.{key}")) && broken[0].contains(&name), "{broken:?}");
             seen += 1;
         }
     }
-    assert_eq!(
-        seen, 11,
-        "all but the two database settings that have no default"
-    );
-    let config = from_env(&[
-        ("ROADSTEAD_DATABASE__PG_BIN_DIR", "/bin/pg"),
-        ("DATABASE_URL", "postgres://x/y"),
-    ])
-    .unwrap();
-    assert_eq!(
-        config.database.pg_bin_dir.as_deref(),
-        Some(Path::new("/bin/pg"))
-    );
+    assert_eq!(seen, 11, "all but the two database settings that have no default");
+    let config =
+        from_env(&[("ROADSTEAD_DATABASE__PG_BIN_DIR", "/bin/pg"), ("DATABASE_URL", "postgres://x/y")]).unwrap();
+    assert_eq!(config.database.pg_bin_dir.as_deref(), Some(Path::new("/bin/pg")));
     assert_eq!(config.database.url.unwrap().expose(), "postgres://x/y");
 }
 
@@ -184,35 +133,17 @@ fn zero_turns_holding_off_however_it_is_written() {
     let file = |value: &str| format!("[coordinator]\nworker_wait_timeout = {value}\n");
     for value in ["0", "\"0\"", "\"0s\""] {
         let config = load(&file(value), &[], &Flags::default()).unwrap();
-        assert_eq!(
-            config.coordinator.worker_wait_timeout,
-            Duration::ZERO,
-            "{value}"
-        );
+        assert_eq!(config.coordinator.worker_wait_timeout, Duration::ZERO, "{value}");
     }
-    assert_eq!(
-        from_env(&[(WAIT, "0")])
-            .unwrap()
-            .coordinator
-            .worker_wait_timeout,
-        Duration::ZERO
-    );
+    assert_eq!(from_env(&[(WAIT, "0")]).unwrap().coordinator.worker_wait_timeout, Duration::ZERO);
 }
 
 #[test]
 fn flags_beat_environment_beats_file() {
     let file = "[coordinator]\nworker_wait_timeout = '1m'\n[http]\nlisten = '127.0.0.1:1'";
-    let wait = |env: &[(&str, &str)], flags: &Flags| {
-        load(file, env, flags)
-            .unwrap()
-            .coordinator
-            .worker_wait_timeout
-            .as_secs()
-    };
-    let flags = Flags {
-        worker_wait_timeout: Some("3m".to_owned()),
-        ..Flags::default()
-    };
+    let wait =
+        |env: &[(&str, &str)], flags: &Flags| load(file, env, flags).unwrap().coordinator.worker_wait_timeout.as_secs();
+    let flags = Flags { worker_wait_timeout: Some("3m".to_owned()), ..Flags::default() };
     assert_eq!(wait(&[], &Flags::default()), 60);
     assert_eq!(wait(&[(WAIT, "2m")], &Flags::default()), 120);
     assert_eq!(wait(&[(WAIT, "2m")], &flags), 180);
@@ -238,15 +169,7 @@ fn the_command_line_hands_negative_values_on_to_be_refused() {
         #[command(flatten)]
         flags: Flags,
     }
-    let line = [
-        "roadstead",
-        "--worker-wait-timeout",
-        "-5m",
-        "--listen",
-        "[::]:80",
-        "--config",
-        "/c.toml",
-    ];
+    let line = ["roadstead", "--worker-wait-timeout", "-5m", "--listen", "[::]:80", "--config", "/c.toml"];
     let flags = <Line as clap::Parser>::try_parse_from(line).unwrap().flags;
     assert_eq!(flags.worker_wait_timeout.as_deref(), Some("-5m"));
     assert_eq!(flags.listen.as_deref(), Some("[::]:80"));
@@ -258,13 +181,7 @@ fn three_names_for_the_wait_and_the_nearest_wins() {
     let dagu = ("DAGU_COORDINATOR_WORKER_WAIT_TIMEOUT", "1m");
     let plain = ("COORDINATOR_WORKER_WAIT_TIMEOUT", "2m");
     let ours = (WAIT, "3m");
-    let wait = |env: &[(&str, &str)]| {
-        from_env(env)
-            .unwrap()
-            .coordinator
-            .worker_wait_timeout
-            .as_secs()
-    };
+    let wait = |env: &[(&str, &str)]| from_env(env).unwrap().coordinator.worker_wait_timeout.as_secs();
     assert_eq!(wait(&[dagu]), 60);
     assert_eq!(wait(&[plain]), 120);
     assert_eq!(wait(&[plain, dagu]), 120);
@@ -286,58 +203,27 @@ fn a_refused_wait_is_named_with_its_source_and_what_was_read() {
         ("1000000000000h", "too long"),
         ("366d", "too long"),
     ] {
-        for name in [
-            WAIT,
-            "COORDINATOR_WORKER_WAIT_TIMEOUT",
-            "DAGU_COORDINATOR_WORKER_WAIT_TIMEOUT",
-        ] {
+        for name in [WAIT, "COORDINATOR_WORKER_WAIT_TIMEOUT", "DAGU_COORDINATOR_WORKER_WAIT_TIMEOUT"] {
             let said = problems(from_env(&[(name, value)]));
-            let start = format!(
-                "coordinator.worker_wait_timeout (from {name}) was read as `{value}`, which "
-            );
-            assert!(
-                said.len() == 1 && said[0].starts_with(&start) && said[0].contains(reason),
-                "{said:?}"
-            );
+            let start = format!("coordinator.worker_wait_timeout (from {name}) was read as `{value}`, which ");
+            assert!(said.len() == 1 && said[0].starts_with(&start) && said[0].contains(reason), "{said:?}");
         }
     }
-    let said = problems(load(
-        "[coordinator]\nworker_wait_timeout = -300",
-        &[],
-        &Flags::default(),
-    ));
-    assert!(
-        said[0].contains(".toml) was read as `-300`, which is negative"),
-        "{said:?}"
-    );
-    let flags = Flags {
-        worker_wait_timeout: Some("-5m".to_owned()),
-        ..Flags::default()
-    };
+    let said = problems(load("[coordinator]\nworker_wait_timeout = -300", &[], &Flags::default()));
+    assert!(said[0].contains(".toml) was read as `-300`, which is negative"), "{said:?}");
+    let flags = Flags { worker_wait_timeout: Some("-5m".to_owned()), ..Flags::default() };
     let said = problems(load("", &[], &flags));
-    assert!(
-        said[0].contains("(from --worker-wait-timeout) was read as `-5m`"),
-        "{said:?}"
-    );
+    assert!(said[0].contains("(from --worker-wait-timeout) was read as `-5m`"), "{said:?}");
 }
 
 #[test]
 fn pulses_and_pauses_have_bounds() {
-    for key in [
-        "ack_timeout",
-        "lease_ttl",
-        "heartbeat_interval",
-        "stale_after",
-        "sweep_interval",
-        "fallback_interval",
-    ] {
+    for key in ["ack_timeout", "lease_ttl", "heartbeat_interval", "stale_after", "sweep_interval", "fallback_interval"]
+    {
         for value in ["0", "999us", "25h"] {
             let name = format!("ROADSTEAD_COORDINATOR__{}", key.to_uppercase());
             let said = problems(from_env(&[(&name, value)]));
-            assert!(
-                said.len() == 1 && said[0].contains(key) && said[0].contains(value),
-                "{said:?}"
-            );
+            assert!(said.len() == 1 && said[0].contains(key) && said[0].contains(value), "{said:?}");
         }
     }
 }
@@ -347,24 +233,12 @@ fn settings_must_fit_together() {
     let one = |name: &str, value: &str| problems(from_env(&[(name, value)]));
     assert_eq!(
         one(WAIT, "8d"),
-        [
-            "coordinator.worker_wait_timeout is 192h0m0s and must not be more than coordinator.worker_wait_timeout_max, \
-          which is 168h0m0s"
-        ]
+        ["coordinator.worker_wait_timeout is 192h0m0s and must not be more than coordinator.worker_wait_timeout_max, \
+          which is 168h0m0s"]
     );
-    assert!(
-        one("ROADSTEAD_COORDINATOR__STALE_AFTER", "10s")[0]
-            .starts_with("coordinator.stale_after is 10s")
-    );
-    assert!(
-        one("ROADSTEAD_COORDINATOR__LEASE_TTL", "10s")[0]
-            .starts_with("coordinator.lease_ttl is 10s")
-    );
-    from_env(&[
-        (WAIT, "8d"),
-        ("ROADSTEAD_COORDINATOR__WORKER_WAIT_TIMEOUT_MAX", "365d"),
-    ])
-    .unwrap();
+    assert!(one("ROADSTEAD_COORDINATOR__STALE_AFTER", "10s")[0].starts_with("coordinator.stale_after is 10s"));
+    assert!(one("ROADSTEAD_COORDINATOR__LEASE_TTL", "10s")[0].starts_with("coordinator.lease_ttl is 10s"));
+    from_env(&[(WAIT, "8d"), ("ROADSTEAD_COORDINATOR__WORKER_WAIT_TIMEOUT_MAX", "365d")]).unwrap();
 }
 
 #[test]
@@ -380,18 +254,12 @@ fn a_refused_setting_is_not_also_compared() {
 
 #[test]
 fn all_problems_are_reported_together() {
-    let file = "top = 1\n[coordinator]\nlease_tll = '1m'\nack_timeout = ['1s']\nstale_after = 'x'\n[extra.deep]\nkey = 1";
-    let env = [
-        ("ROADSTEAD_HTTP__LISTEN", "here"),
-        ("ROADSTEAD_LISTEN", "x"),
-        (WAIT, "8d"),
-    ];
+    let file =
+        "top = 1\n[coordinator]\nlease_tll = '1m'\nack_timeout = ['1s']\nstale_after = 'x'\n[extra.deep]\nkey = 1";
+    let env = [("ROADSTEAD_HTTP__LISTEN", "here"), ("ROADSTEAD_LISTEN", "x"), (WAIT, "8d")];
     let loaded = load(file, &env, &Flags::default());
     let text = loaded.as_ref().unwrap_err().to_string();
-    assert!(
-        text.starts_with("the configuration has 8 problems:\n  http.listen (from "),
-        "{text}"
-    );
+    assert!(text.starts_with("the configuration has 8 problems:\n  http.listen (from "), "{text}");
     let said = problems(loaded);
     for (key, more) in [
         ("http.listen", "`here`"),
@@ -403,11 +271,7 @@ fn all_problems_are_reported_together() {
         ("listen (from ROADSTEAD_LISTEN)", "not the name"),
         ("top", "not the name"),
     ] {
-        assert!(
-            said.iter()
-                .any(|line| line.starts_with(key) && line.contains(more)),
-            "{key}: {said:#?}"
-        );
+        assert!(said.iter().any(|line| line.starts_with(key) && line.contains(more)), "{key}: {said:#?}");
     }
 }
 
@@ -430,29 +294,17 @@ fn names_that_are_no_settings_are_let_through() {
 fn a_database_url_must_be_one_and_an_empty_one_is_not_none() {
     assert!(problems(from_env(&[("DATABASE_URL", "")]))[0].contains("not a Postgres URL"));
     let said = problems(from_env(&[("DATABASE_URL", "mysql://ada:secret@h/d")]));
-    assert!(
-        said[0].contains("mysql://ada:***@h/d") && !said[0].contains("secret"),
-        "{said:?}"
-    );
+    assert!(said[0].contains("mysql://ada:***@h/d") && !said[0].contains("secret"), "{said:?}");
     assert!(problems(from_env(&[("ROADSTEAD_DATABASE__DATA_DIR", "~/x")]))[0].contains("in full"));
 }
 
 #[test]
 fn passwords_are_masked_wherever_they_stand() {
     for (url, masked) in [
-        (
-            "postgres://ada:secret@h:5432/d",
-            "postgres://ada:***@h:5432/d",
-        ),
+        ("postgres://ada:secret@h:5432/d", "postgres://ada:***@h:5432/d"),
         ("postgres://ada:se:cr@e/t@h/d", "postgres://ada:***@h/d"),
-        (
-            "postgres://ada@h/d?password=secret&sslmode=require",
-            "postgres://ada@h/d?password=***&sslmode=require",
-        ),
-        (
-            "postgres://ada@h/d?a=1&sslpassword=secret",
-            "postgres://ada@h/d?a=1&sslpassword=***",
-        ),
+        ("postgres://ada@h/d?password=secret&sslmode=require", "postgres://ada@h/d?password=***&sslmode=require"),
+        ("postgres://ada@h/d?a=1&sslpassword=secret", "postgres://ada@h/d?a=1&sslpassword=***"),
         ("postgres://h/d?host=%2Frun", "postgres://h/d?host=%2Frun"),
         ("postgres://ada:se?cret@h/d", "postgres://ada:***@h/d"),
         ("ada:secret@h", "ada:***@h"),
@@ -460,43 +312,20 @@ fn passwords_are_masked_wherever_they_stand() {
         assert_eq!(mask(url), masked);
     }
     let config = from_env(&[("DATABASE_URL", "postgres://ada:secret@h/d")]).unwrap();
-    assert!(
-        config
-            .to_toml_masked()
-            .contains("url = \"postgres://ada:***@h/d\"")
-    );
+    assert!(config.to_toml_masked().contains("url = \"postgres://ada:***@h/d\""));
     assert!(!format!("{config:?}").contains("secret"));
 }
 
 #[test]
 fn what_is_printed_is_read_back() {
-    let env = [
-        (WAIT, "90s"),
-        ("DATABASE_URL", "postgres://h/d"),
-        ("ROADSTEAD_DATABASE__PG_BIN_DIR", "/b"),
-    ];
+    let env = [(WAIT, "90s"), ("DATABASE_URL", "postgres://h/d"), ("ROADSTEAD_DATABASE__PG_BIN_DIR", "/b")];
     let config = from_env(&env).unwrap();
-    assert_eq!(
-        load(&config.to_toml_masked(), &[], &Flags::default()).unwrap(),
-        config
-    );
+    assert_eq!(load(&config.to_toml_masked(), &[], &Flags::default()).unwrap(), config);
 }
 
 #[test]
 fn a_missing_or_broken_file_is_an_error_that_names_it() {
-    let missing = Config::load(
-        Some(Path::new("/nowhere/at/all.toml")),
-        std::iter::empty(),
-        &Flags::default(),
-    );
-    assert!(
-        missing
-            .unwrap_err()
-            .to_string()
-            .contains("/nowhere/at/all.toml")
-    );
-    assert!(matches!(
-        load("[http", &[], &Flags::default()),
-        Err(ConfigError::NotToml { .. })
-    ));
+    let missing = Config::load(Some(Path::new("/nowhere/at/all.toml")), std::iter::empty(), &Flags::default());
+    assert!(missing.unwrap_err().to_string().contains("/nowhere/at/all.toml"));
+    assert!(matches!(load("[http", &[], &Flags::default()), Err(ConfigError::NotToml { .. })));
 }

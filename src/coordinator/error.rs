@@ -1,6 +1,7 @@
 //! Why a verb did not do what was asked.
 
 use crate::domain::refusal::Refusal;
+use crate::store;
 
 /// A verb's error. HTTP translates it in one exhaustive match.
 #[derive(Debug, thiserror::Error)]
@@ -22,5 +23,40 @@ pub enum Error {
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+/// What a verb's transaction may end with, before it is known whether to try it again.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// A rule said no; nothing was written.
+    Refused(Refusal),
+    /// The database did not do its part.
+    Store(store::Error),
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<store::Error> for Fault {
+    fn from(error: store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Refused(refusal) => Self::Refused(refusal),
+            Fault::Store(error @ (store::Error::Unavailable(_) | store::Error::Conflict(_))) => {
+                Self::Unavailable(error.to_string())
+            }
+            Fault::Store(
+                error @ (store::Error::Statement(_) | store::Error::Unreadable(_) | store::Error::RowCount { .. }),
+            ) => Self::Internal(error.to_string()),
+        }
     }
 }

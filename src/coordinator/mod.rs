@@ -1,22 +1,185 @@
 //! The verbs, one file each: reading this list is learning the product.
 //!
 //! Every change follows *lock, decide, save*: the store locks and reads, a rule in [`crate::domain`] decides, and the
-//! store's one writer saves the transition. Each runs in a task of its own, so a caller that goes away cannot cut a
-//! transaction in half.
+//! store's one writer saves the transition. Each runs in a task of its own, so that a caller who goes away cannot cut
+//! a transaction in half.
 
-pub mod ack;
+// What dispatchers and people do.
 pub mod cancel;
-pub mod deregister;
 pub mod dispatch;
-pub mod error;
 pub mod events;
+pub mod runs;
+
+// What workers do.
+pub mod ack;
+pub mod deregister;
 pub mod heartbeat;
 pub mod poll;
 pub mod register;
 pub mod release;
 pub mod renew;
 pub mod report;
-pub mod runs;
 pub mod workers;
 
+// What time does, and what a parked poll is given.
+pub mod claim;
+pub mod sweep;
+
+// What the verbs share.
+mod catalog;
+pub mod error;
+mod holder;
+mod record;
+mod signs;
+mod watch;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config;
+use crate::ids::{NamespaceId, SelectorNo};
+use crate::matchmaker::Matchmaker;
+use crate::store::Db;
+
 pub use error::Error;
+use error::Fault;
+
+/// The service without its front door: what HTTP and the background loops call. Cheap to clone.
+#[derive(Clone)]
+pub struct Coordinator(Arc<Parts>);
+
+struct Parts {
+    db: Db,
+    settings: config::Coordinator,
+    catalog: catalog::Catalog,
+    matchmaker: Matchmaker,
+    watch: watch::Watch,
+    signs: signs::Signs,
+    due: Notify,
+    suspects: Mutex<HashSet<(NamespaceId, SelectorNo)>>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Coordinator {
+    /// A coordinator on this database.
+    #[must_use]
+    pub fn new(db: Db, settings: config::Coordinator) -> Self {
+        Self(Arc::new(Parts {
+            db,
+            settings,
+            catalog: catalog::Catalog::default(),
+            matchmaker: Matchmaker::default(),
+            watch: watch::Watch::default(),
+            signs: signs::Signs::default(),
+            due: Notify::new(),
+            suspects: Mutex::default(),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        }))
+    }
+
+    /// The settings it works by.
+    #[must_use]
+    pub fn settings(&self) -> &config::Coordinator {
+        &self.0.settings
+    }
+
+    /// Whether the database answers and the service is not closing.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] or [`Error::Overloaded`].
+    pub async fn ready(&self) -> Result<(), Error> {
+        if self.0.closing.is_cancelled() {
+            return Err(Error::Overloaded);
+        }
+        let read = async {
+            let mut conn = self.0.db.conn().await?;
+            crate::store::sweep::now(&mut conn).await
+        };
+        match tokio::time::timeout(std::time::Duration::from_secs(2), read).await {
+            Ok(read) => read.map(drop).map_err(|error| Fault::from(error).into()),
+            Err(_) => Err(Error::Unavailable("no answer within 2 s".into())),
+        }
+    }
+
+    /// Ends every wait: parked polls answer empty, waiting reads answer what there is. Later calls do not wait.
+    pub fn close(&self) {
+        self.0.closing.cancel();
+    }
+
+    /// Waits until every transaction under way has ended. To be called after [`Self::close`].
+    pub async fn finished(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// Runs a verb's work in a task that a caller who goes away does not cancel, and again from the start when two
+    /// transactions stood in each other's way.
+    async fn shielded<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: AsyncWork<T>,
+    {
+        let coordinator = self.clone();
+        let task = self.0.tasks.spawn(async move {
+            let mut tries = 0;
+            loop {
+                match work.run(coordinator.clone()).await {
+                    Err(Fault::Store(crate::store::Error::Conflict(_))) if tries < 3 => tries += 1,
+                    done => return done,
+                }
+            }
+        });
+        match task.await {
+            Ok(done) => done.map_err(Error::from),
+            Err(panic) => Err(Error::Internal(format!("a verb's task ended without an answer: {panic}"))),
+        }
+    }
+
+    /// Tells the sweeper that something is due now.
+    fn sweep_soon(&self) {
+        self.0.due.notify_one();
+    }
+
+    /// Tells the sweeper that a selector may have expired tasks although something fits it.
+    fn suspect(&self, namespace: NamespaceId, no: SelectorNo) {
+        self.0.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert((namespace, no));
+        self.sweep_soon();
+    }
+
+    /// Takes the suspects of a namespace.
+    fn suspects(&self, namespace: NamespaceId) -> Vec<SelectorNo> {
+        let mut suspects = self.0.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        suspects.extract_if(|(of, _)| *of == namespace).map(|(_, no)| no).collect()
+    }
+
+    /// Completes when something may be due before the sweeper meant to look again.
+    pub async fn something_due(&self) {
+        self.0.due.notified().await;
+    }
+
+    /// Tells parked polls that a task of a selector may be claimable.
+    fn wake(&self, namespace: NamespaceId, fitting: &[i64]) {
+        self.0.matchmaker.wake(namespace, fitting);
+    }
+}
+
+/// Work that can be started anew: what [`Coordinator::shielded`] runs.
+trait AsyncWork<T>: Send + 'static {
+    fn run(&self, coordinator: Coordinator) -> impl Future<Output = Result<T, Fault>> + Send;
+}
+
+impl<T, F, R> AsyncWork<T> for F
+where
+    F: Fn(Coordinator) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<T, Fault>> + Send,
+{
+    fn run(&self, coordinator: Coordinator) -> impl Future<Output = Result<T, Fault>> + Send {
+        self(coordinator)
+    }
+}

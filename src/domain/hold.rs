@@ -121,7 +121,10 @@ mod tests {
     fn a_wait_of_zero_ends_with_its_last_match() {
         assert!(!hold(0, 0).expired(&gaps(vec![stretch(0, 9)], at(0), at(9))), "present to this moment");
         assert!(hold(0, 0).expired(&gaps(vec![stretch(0, 9)], at(0), at(10))));
-        assert!(!hold(3, 0).expired(&gaps(vec![stretch(3, 9)], at(0), at(8))), "the gap before it began is not its own");
+        assert!(
+            !hold(3, 0).expired(&gaps(vec![stretch(3, 9)], at(0), at(8))),
+            "the gap before it began is not its own"
+        );
     }
 
     #[test]

@@ -12,6 +12,11 @@ pub const MAX_LABELS: usize = 64;
 /// Sorted `key=value` pairs, each under the rules of [`check_key`] and [`check_value`].
 pub type Labels = BTreeMap<String, String>;
 
+/// The name of [`Labels`] in the interface's description, which cannot see through an alias.
+#[derive(Debug, utoipa::ToSchema)]
+#[schema(as = Labels)]
+pub struct LabelsSchema(pub BTreeMap<String, String>);
+
 /// Why labels were refused: which entry, and which rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidLabel {
@@ -28,7 +33,8 @@ pub struct InvalidLabel {
 pub fn check(labels: &Labels, max: usize) -> Result<(), Vec<InvalidLabel>> {
     let mut invalid = Vec::new();
     if labels.len() > max {
-        invalid.push(InvalidLabel { key: None, detail: format!("must have at most {max} entries, has {}", labels.len()) });
+        invalid
+            .push(InvalidLabel { key: None, detail: format!("must have at most {max} entries, has {}", labels.len()) });
     }
     for (key, value) in labels {
         if let Err(detail) = check_key(key).and_then(|()| check_value(value)) {
@@ -127,7 +133,8 @@ mod tests {
 
     #[test]
     fn every_bad_entry_is_named() {
-        let labels = Labels::from([("a b".into(), "x".into()), ("zone".into(), "b\n".into()), ("ok".into(), "1".into())]);
+        let labels =
+            Labels::from([("a b".into(), "x".into()), ("zone".into(), "b\n".into()), ("ok".into(), "1".into())]);
         let invalid = check(&labels, 2).expect_err("two entries and the count are wrong");
         assert_eq!(invalid.iter().map(|i| i.key.as_deref()).collect::<Vec<_>>(), [None, Some("a b"), Some("zone")]);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
-use super::labels::Labels;
+use super::labels::{Labels, LabelsSchema};
 use super::selector::Selector;
 use crate::ids::{AttemptId, RunKey, SelectorNo, WorkerId};
 
@@ -108,7 +108,7 @@ pub struct Failure {
     pub reason: FailureReason,
     /// What was waited for, of a hold that expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(value_type = Option<LabelsSchema>, nullable = false)]
     pub worker_selector: Option<Labels>,
     /// The one worker that was waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

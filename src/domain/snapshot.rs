@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::Timestamp;
 use super::condition::{Condition, Reason, Situation, conditions};
 use super::hold::Hold;
-use super::labels::Labels;
+use super::labels::{Labels, LabelsSchema};
 use super::run::{AttemptRef, Failure, Run, Status};
 use crate::ids::{RunKey, WorkerId};
 
@@ -68,6 +68,7 @@ pub struct RunSnapshot {
     /// The attempt it is at.
     pub attempt: AttemptRef,
     /// The labels it requires of a worker.
+    #[schema(value_type = LabelsSchema)]
     pub worker_selector: Labels,
     /// The one worker that may take it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +80,7 @@ pub struct RunSnapshot {
     #[schema(minimum = -100, maximum = 100)]
     pub priority: i16,
     /// For listing.
+    #[schema(value_type = LabelsSchema)]
     pub labels: Labels,
     /// The run at the top of its family.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -157,7 +159,11 @@ impl RunSnapshot {
             labels: run.labels.clone(),
             root: run.root.clone(),
             parent: run.parent.clone(),
-            worker_id: claimed.as_ref().map(|(worker_id, _)| worker_id).or(run.worker_id.as_ref()).map(ToString::to_string),
+            worker_id: claimed
+                .as_ref()
+                .map(|(worker_id, _)| worker_id)
+                .or(run.worker_id.as_ref())
+                .map(ToString::to_string),
             hold: waiting.map(|waiting| HoldSnapshot {
                 wait_timeout_seconds: waiting.hold.wait.as_secs_f64(),
                 until: waiting.hold_until(),

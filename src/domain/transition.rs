@@ -38,15 +38,26 @@ pub enum TaskChange {
     Create(Hold),
     /// It stays as it is, or there is none.
     Keep,
-    /// Its claim is taken from it; its place and its clocks stay.
+    /// Its claim is taken from it; its place stays.
     Return {
-        /// The session that gave it back and is not offered it again until then.
-        barred: Option<(SessionKey, Timestamp)>,
-        /// A new start of its hold clock, if its claim asked for a delay.
-        hold: Option<Hold>,
+        /// Its hold from now on: the one it had, unless its release asked for a delay.
+        hold: Hold,
+        /// The session that released it, which is not offered it again for a while.
+        released: Option<Released>,
     },
     /// It is gone.
     Drop,
+}
+
+/// A release, as the task remembers it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Released {
+    /// Who released it.
+    pub session: SessionKey,
+    /// With which token, to know a repeat.
+    pub token: Digest,
+    /// Until when it is not offered to that session.
+    pub barred_until: Timestamp,
 }
 
 /// What a worker's report leaves in the payload.

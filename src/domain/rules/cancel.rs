@@ -26,7 +26,9 @@ impl Locked {
                     run.cancel_reason = reason.or(run.cancel_reason.take());
                 }))
             }
-            Status::Succeeded | Status::PartiallySucceeded | Status::Failed | Status::Rejected | Status::Aborted => None,
+            Status::Succeeded | Status::PartiallySucceeded | Status::Failed | Status::Rejected | Status::Aborted => {
+                None
+            }
         }
     }
 }

@@ -88,7 +88,7 @@ impl Dispatch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{attempt_id, at, dispatch};
+    use super::super::fixtures::{at, attempt_id, dispatch};
     use super::*;
 
     fn situation(any_healthy: bool, matched: bool) -> Situation {

@@ -43,8 +43,7 @@ pub fn dispatch(wait: u64) -> Dispatch {
 }
 
 pub fn queued() -> Locked {
-    let nobody =
-        Situation { at: at(0), any_healthy: false, matched: false, free: false, draining: false, since: None };
+    let nobody = Situation { at: at(0), any_healthy: false, matched: false, free: false, draining: false, since: None };
     let started = dispatch(120).start(SelectorNo(1), &nobody, attempt_id(1)).unwrap();
     Locked {
         run: started.run().clone(),

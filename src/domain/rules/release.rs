@@ -7,8 +7,7 @@ use crate::domain::attempt::{AttemptStatus, Locked};
 use crate::domain::event::EventType;
 use crate::domain::hold::Hold;
 use crate::domain::refusal::Refusal;
-use crate::domain::run::Status;
-use crate::domain::transition::{AttemptChange, TaskChange, Transition};
+use crate::domain::transition::{self, AttemptChange, TaskChange, Transition};
 use crate::ids::Digest;
 
 /// How long a released task is not offered to the session that released it.
@@ -46,10 +45,11 @@ impl Locked {
             if claim.token != token || session_ended {
                 return Err(Refusal::ClaimExpired(self.attempt.id));
             }
-            let barred = Some((claim.session.clone(), now + BARRED_FOR));
-            let hold = (!delay.is_zero()).then(|| Hold { from: now + delay, wait: task.hold.wait });
+            let hold = if delay.is_zero() { task.hold } else { Hold { from: now + delay, ..task.hold } };
+            let released =
+                Some(transition::Released { session: claim.session.clone(), token, barred_until: now + BARRED_FOR });
             let run = self.next(now, |_| ());
-            let task = TaskChange::Return { barred, hold };
+            let task = TaskChange::Return { hold, released };
             let returned = Transition::new(run, AttemptChange::Keep, task, EventType::Updated, now);
             return Ok(Released::Changed(Box::new(returned)));
         }
@@ -59,11 +59,11 @@ impl Locked {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::super::fixtures::{at, claimed, ended, queued, running, token};
     use super::*;
+    use crate::domain::run::Status;
 
     fn release(locked: &Locked, by: u8, delay: u64) -> Result<Released, Refusal> {
         locked.release(token(by), None, Duration::from_secs(delay), false, at(5))
@@ -74,14 +74,14 @@ mod tests {
         let Released::Changed(returned) = release(&claimed(15), 1, 0).unwrap() else { panic!("changes") };
         assert_eq!(returned.run().status, Status::Queued);
         assert_eq!(returned.event(), EventType::Updated);
-        let TaskChange::Return { barred: Some((_, until)), hold: None } = returned.task() else { panic!("returns") };
-        assert_eq!(*until, at(35));
+        let TaskChange::Return { released: Some(released), hold } = returned.task() else { panic!("returns") };
+        assert_eq!((released.barred_until, hold.from), (at(35), at(0)));
     }
 
     #[test]
     fn a_delay_starts_the_hold_clock_anew_after_it() {
         let Released::Changed(returned) = release(&claimed(15), 1, 60).unwrap() else { panic!("changes") };
-        let TaskChange::Return { hold: Some(hold), .. } = returned.task() else { panic!("returns") };
+        let TaskChange::Return { hold, .. } = returned.task() else { panic!("returns") };
         assert_eq!((hold.from, hold.wait), (at(65), Duration::from_secs(120)));
     }
 

@@ -142,7 +142,8 @@ mod tests {
     fn after_a_cancel_every_end_is_aborted() {
         let mut cancelled = running();
         cancelled.run.cancel_requested_at = Some(at(8));
-        let Reported::Changed(ended) = cancelled.report(token(1), says(Status::Succeeded), false, at(9)).unwrap() else {
+        let Reported::Changed(ended) = cancelled.report(token(1), says(Status::Succeeded), false, at(9)).unwrap()
+        else {
             panic!("changes")
         };
         assert_eq!(ended.run().status, Status::Aborted);
@@ -200,11 +201,9 @@ mod tests {
         );
         report.left.progress = Some("1".into());
         let soon = running().run.updated_at;
-        assert_eq!(
-            running().report(token(1), report.clone(), false, soon),
-            Ok(Reported::Kept(report.left.clone()))
-        );
-        let Reported::Changed(updated) = running().report(token(1), report, false, soon + PROGRESS_EVERY).unwrap() else {
+        assert_eq!(running().report(token(1), report.clone(), false, soon), Ok(Reported::Kept(report.left.clone())));
+        let Reported::Changed(updated) = running().report(token(1), report, false, soon + PROGRESS_EVERY).unwrap()
+        else {
             panic!("changes")
         };
         assert_eq!((updated.run().version, updated.event()), (3, EventType::Updated));

@@ -30,11 +30,12 @@ impl Locked {
     /// and its attempt number.
     #[must_use]
     pub fn lapse(&self, session_ended: bool, amnesty_until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
-        let claim = self.claim()?;
+        let task = self.task.as_ref()?;
+        let claim = task.claim.as_ref()?;
         let amnesty = amnesty_until.is_some_and(|until| now < until);
         (session_ended || (now >= claim.until && !amnesty)).then(|| {
             let run = self.next(now, |_| ());
-            let task = TaskChange::Return { barred: None, hold: None };
+            let task = TaskChange::Return { hold: task.hold, released: None };
             Transition::new(run, AttemptChange::Keep, task, EventType::Updated, now)
         })
     }
@@ -121,7 +122,7 @@ mod tests {
     fn an_unacknowledged_claim_returns_as_it_was() {
         assert_eq!(claimed(15).lapse(false, None, at(14)), None);
         let returned = claimed(15).lapse(false, None, at(15)).unwrap();
-        assert_eq!(returned.task(), &TaskChange::Return { barred: None, hold: None });
+        assert_eq!(returned.task(), &TaskChange::Return { hold: queued().task.unwrap().hold, released: None });
         assert_eq!(returned.run().attempt, claimed(15).run.attempt);
         assert_eq!(returned.event(), EventType::Updated);
         assert!(claimed(15).lapse(true, None, at(1)).is_some(), "its session ended");

@@ -1,0 +1,88 @@
+//! The loops: each runs one idempotent pass again and again, is safe on every replica, and goes on after a failure.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::coordinator::{Coordinator, sweep::SweepMemory};
+
+/// The longest pause after failures in a row.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Starts all loops. They end when `closing` is cancelled, after the pass under way.
+pub fn start(coordinator: &Coordinator, closing: &CancellationToken) -> TaskTracker {
+    let tracker = TaskTracker::new();
+    tracker.spawn(sweeper(coordinator.clone(), closing.clone()));
+    tracker.spawn(keeper(coordinator.clone(), closing.clone()));
+    tracker.spawn(watcher(coordinator.clone(), closing.clone()));
+    tracker.close();
+    tracker
+}
+
+/// Sweeps when something is due, and every `sweep_interval` at least.
+async fn sweeper(coordinator: Coordinator, closing: CancellationToken) {
+    let mut memory = SweepMemory::default();
+    let interval = coordinator.settings().sweep_interval;
+    let mut failures = 0;
+    while !closing.is_cancelled() {
+        let pause = match coordinator.sweep(&mut memory).await {
+            Ok(swept) => {
+                failures = 0;
+                // Not before what is due is due: a wake-up a moment too soon would be for nothing.
+                swept.next.map_or(interval, |next| (next + Duration::from_millis(1)).min(interval))
+            }
+            Err(error) => after_failure("sweep", &mut failures, &error),
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = coordinator.something_due(), if failures == 0 => {}
+            () = closing.cancelled() => {}
+        }
+    }
+}
+
+/// Keeps the sessions of parked polls alive: a parked poll is a sign of life.
+async fn keeper(coordinator: Coordinator, closing: CancellationToken) {
+    let interval = coordinator.settings().heartbeat_interval / 3;
+    let mut failures = 0;
+    while pause(interval, failures, &closing).await {
+        match coordinator.keep_parked_alive().await {
+            Ok(()) => failures = 0,
+            Err(error) => drop(after_failure("keeper", &mut failures, &error)),
+        }
+    }
+}
+
+/// Looks for changes that other replicas made to runs that somebody here waits for.
+async fn watcher(coordinator: Coordinator, closing: CancellationToken) {
+    let interval = coordinator.settings().fallback_interval;
+    let mut failures = 0;
+    while pause(interval, failures, &closing).await {
+        match coordinator.look_for_changes().await {
+            Ok(()) => failures = 0,
+            Err(error) => drop(after_failure("watcher", &mut failures, &error)),
+        }
+    }
+}
+
+/// Waits for the next pass, sooner after a failure; false when the loop is to end.
+async fn pause(interval: Duration, failures: u32, closing: &CancellationToken) -> bool {
+    let pause = if failures == 0 { interval } else { interval.min(back_off(failures)) };
+    tokio::select! {
+        () = tokio::time::sleep(pause) => true,
+        () = closing.cancelled() => false,
+    }
+}
+
+/// Logs a failed pass and says how long to wait before the next.
+fn after_failure(name: &str, failures: &mut u32, error: &crate::coordinator::Error) -> Duration {
+    *failures = failures.saturating_add(1);
+    tracing::warn!(%error, failures, "the {name} failed and will try again");
+    back_off(*failures)
+}
+
+/// 50 ms, doubling up to the longest pause.
+fn back_off(failures: u32) -> Duration {
+    (Duration::from_millis(50) * 2u32.saturating_pow(failures.saturating_sub(1).min(8))).min(LONGEST_PAUSE)
+}

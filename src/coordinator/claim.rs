@@ -1,0 +1,253 @@
+//! Claim: a look for what a group of parked polls may take, and the reservation of it.
+
+use std::collections::{HashMap, HashSet};
+
+use super::error::Fault;
+use super::poll::{GivenTask, given};
+use super::{Coordinator, Error};
+use crate::domain::Timestamp;
+use crate::domain::hold::{Stretch, gaps};
+use crate::domain::session::WorkerState;
+use crate::ids::{AttemptId, LabelSetNo, NamespaceId, SelectorNo, SessionKey, Token};
+use crate::matchmaker::{Looked, Parked};
+use crate::store::claim::{Candidate, NewClaim};
+use crate::store::{self, Conn, Db};
+
+/// A poll answer stops before it is larger than this.
+const ANSWER_BYTES: usize = 8 << 20;
+
+/// A poll that may be given something: who asks, how many it may still have, and how large its answer is so far.
+struct Asking {
+    session: SessionKey,
+    poll_id: Option<String>,
+    room: usize,
+    bytes: usize,
+    claims: Vec<(AttemptId, Token)>,
+}
+
+/// What a look came to: for each poll what it is given, in the order of the polls, and whether others were faster.
+#[derive(Default)]
+struct Claimed {
+    given: Vec<Vec<GivenTask>>,
+    beaten: bool,
+}
+
+impl Coordinator {
+    /// Looks once for all these polls. A look that fails gives nothing, is logged, and is repeated soon.
+    pub(super) async fn look(
+        &self,
+        namespace: NamespaceId,
+        label_set_no: LabelSetNo,
+        polls: Vec<Parked<GivenTask>>,
+    ) -> Looked<GivenTask> {
+        let claimed = match self.claim(namespace, label_set_no, &polls).await {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                tracing::warn!(?error, "a look for tasks failed; its polls stay parked");
+                Claimed::default()
+            }
+        };
+        let mut given = claimed.given;
+        given.resize_with(polls.len(), Vec::new);
+        Looked { polls: polls.into_iter().zip(given).collect(), beaten: claimed.beaten }
+    }
+
+    async fn claim(
+        &self,
+        namespace: NamespaceId,
+        label_set_no: LabelSetNo,
+        polls: &[Parked<GivenTask>],
+    ) -> Result<Claimed, Fault> {
+        let found = self.find(namespace, label_set_no).await?;
+        if found.is_empty() {
+            return Ok(Claimed::default());
+        }
+        let mut tx = self.0.db.begin().await?;
+        let (mut asking, present_from) = self.who_may(&mut tx, namespace, label_set_no, polls).await?;
+        let room: usize = asking.iter().flatten().map(|poll| poll.room).sum();
+        let Some(present_from) = present_from.filter(|_| room > 0) else { return Ok(Claimed::default()) };
+        let fresh = self.not_expired(&mut tx, namespace, found, present_from).await?;
+        let chosen: Vec<&Candidate> = fresh.iter().take(room).collect();
+        let ids: Vec<_> = chosen.iter().map(|candidate| candidate.attempt_id.0).collect();
+        let (locked, now) = store::claim::lock(&mut tx, namespace, &ids).await?;
+        let Some(now) = now else { return Ok(Claimed { given: Vec::new(), beaten: !chosen.is_empty() }) };
+        let locked: HashSet<AttemptId> = locked.into_iter().collect();
+        let sizes: HashMap<AttemptId, usize> =
+            store::claim::sizes(&mut tx, namespace, &ids).await?.into_iter().collect();
+        for candidate in chosen.iter().filter(|candidate| locked.contains(&candidate.attempt_id)) {
+            assign(&mut asking, candidate, sizes.get(&candidate.attempt_id).copied().unwrap_or(0), now);
+        }
+        self.reserve(&mut tx, namespace, &asking, now).await?;
+        let given = hand_out(&mut tx, namespace, asking).await?;
+        Db::commit(tx).await?;
+        Ok(Claimed { given, beaten: locked.len() < chosen.len() })
+    }
+
+    /// The first tasks of the selectors that the label set fits, newly interned selectors included.
+    async fn find(&self, namespace: NamespaceId, label_set_no: LabelSetNo) -> Result<Vec<Candidate>, Fault> {
+        let mut conn = self.0.db.conn().await?;
+        let mut upto = 0;
+        loop {
+            let fitting = self.0.catalog.selectors_fitting(&mut conn, namespace, label_set_no, upto).await?;
+            let look = store::claim::look(&mut conn, namespace, &fitting.numbers).await?;
+            if look.last_selector_no <= fitting.upto {
+                return Ok(look.found);
+            }
+            upto = look.last_selector_no;
+        }
+    }
+
+    /// Locks the sessions of these polls and tells which may be given how much, and since when the longest has been
+    /// present. A session that has ended, drains, is stale or offers something else by now is given nothing.
+    async fn who_may(
+        &self,
+        tx: &mut Conn,
+        namespace: NamespaceId,
+        label_set_no: LabelSetNo,
+        polls: &[Parked<GivenTask>],
+    ) -> Result<(Vec<Option<Asking>>, Option<Timestamp>), Fault> {
+        let mut keys: Vec<SessionKey> = polls.iter().map(|poll| poll.session.clone()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let sessions = store::session::lock_for_claims(tx, namespace, &keys).await?;
+        let now = store::sweep::now(tx).await?;
+        let able: Vec<_> = sessions
+            .into_iter()
+            .filter(|session| session.state(now) == WorkerState::Healthy && session.label_set_no == label_set_no)
+            .collect();
+        let present_from = able.iter().filter_map(|session| session.present_from).min();
+        let keys: Vec<SessionKey> = able.iter().map(|session| session.key.clone()).collect();
+        let used = store::session::used_slots(tx, namespace, &keys).await?;
+        let mut free: HashMap<SessionKey, usize> = able
+            .into_iter()
+            .zip(used)
+            .map(|(session, used)| (session.key, usize::try_from(i64::from(session.slots) - used).unwrap_or(0)))
+            .collect();
+        let asking = polls.iter().map(|poll| {
+            let free = free.get_mut(&poll.session).filter(|_| !poll.answer.is_closed())?;
+            let room = poll.max_tasks.min(*free);
+            *free -= room;
+            Some(Asking {
+                session: poll.session.clone(),
+                poll_id: poll.poll_id.clone(),
+                room,
+                bytes: 0,
+                claims: Vec::new(),
+            })
+        });
+        Ok((asking.collect(), present_from))
+    }
+
+    /// Leaves out what has expired and is not failed yet; the sweeper is told.
+    ///
+    /// A hold that could not end before the session came cannot have ended since: the session matches. Only older ones
+    /// need the gaps, once per selector.
+    async fn not_expired(
+        &self,
+        tx: &mut Conn,
+        namespace: NamespaceId,
+        found: Vec<Candidate>,
+        present_from: Timestamp,
+    ) -> Result<Vec<Candidate>, Fault> {
+        let mut known: HashMap<SelectorNo, Vec<Stretch>> = HashMap::new();
+        let mut oldest: HashMap<SelectorNo, Timestamp> = HashMap::new();
+        let doubtful = |candidate: &Candidate| candidate.hold.until() <= present_from;
+        for candidate in found.iter().filter(|candidate| doubtful(candidate)) {
+            let from = oldest.entry(candidate.selector_no).or_insert(candidate.hold.from);
+            *from = (*from).min(candidate.hold.from);
+        }
+        for (no, from) in oldest {
+            known.insert(no, self.gaps_of(tx, namespace, no, from).await?);
+        }
+        let (fresh, expired) = found.into_iter().partition::<Vec<_>, _>(|candidate| {
+            !doubtful(candidate) || known.get(&candidate.selector_no).is_none_or(|gaps| !candidate.hold.expired(gaps))
+        });
+        for candidate in expired {
+            self.suspect(namespace, candidate.selector_no);
+        }
+        Ok(fresh)
+    }
+
+    /// The gaps of a selector since `from`, but no further back than the longest wait allowed.
+    pub(super) async fn gaps_of(
+        &self,
+        tx: &mut Conn,
+        namespace: NamespaceId,
+        no: SelectorNo,
+        from: Timestamp,
+    ) -> Result<Vec<Stretch>, store::Error> {
+        // The situation's read makes sure that no label set is unknown.
+        let (situation, fitting) = self.0.catalog.situation(tx, namespace, no).await?;
+        let from = from.max(situation.at - self.settings().worker_wait_timeout_max);
+        let matched = store::presence::stretches(tx, namespace, &fitting.numbers, from).await?;
+        Ok(gaps(matched, from, situation.at))
+    }
+
+    async fn reserve(
+        &self,
+        tx: &mut Conn,
+        namespace: NamespaceId,
+        asking: &[Option<Asking>],
+        now: Timestamp,
+    ) -> Result<(), Fault> {
+        let claims: Vec<NewClaim> = asking
+            .iter()
+            .flatten()
+            .flat_map(|poll| {
+                poll.claims.iter().map(|(attempt_id, token)| NewClaim {
+                    attempt_id: *attempt_id,
+                    session: poll.session.clone(),
+                    poll_id: poll.poll_id.clone(),
+                    token: token.digest(),
+                })
+            })
+            .collect();
+        store::claim::write(tx, namespace, &claims, now, self.settings().ack_timeout).await?;
+        Ok(())
+    }
+
+    /// Takes back what was claimed for a poll whose client had gone when it was to be handed over.
+    pub(super) async fn take_back(&self, namespace: NamespaceId, tasks: Vec<GivenTask>) {
+        let ids: Vec<AttemptId> = tasks.iter().map(|task| task.attempt_id).collect();
+        if let Err(error) = self.return_claims(namespace, &ids).await {
+            let error = Error::from(error);
+            tracing::warn!(%error, "a claim could not be taken back; it returns when it is not acknowledged in time");
+        }
+    }
+}
+
+/// Gives a task to the next poll in turn that may have it: the one with the fewest so far, the longest parked first.
+fn assign(asking: &mut [Option<Asking>], candidate: &Candidate, bytes: usize, now: Timestamp) {
+    let barred = |poll: &Asking| {
+        candidate.barred.as_ref().is_some_and(|(session, until)| *session == poll.session && now < *until)
+    };
+    let next = asking
+        .iter_mut()
+        .flatten()
+        .filter(|poll| poll.claims.len() < poll.room && !barred(poll))
+        .filter(|poll| poll.claims.is_empty() || poll.bytes + bytes <= ANSWER_BYTES)
+        .min_by_key(|poll| poll.claims.len());
+    if let Some(poll) = next {
+        poll.bytes += bytes;
+        poll.claims.push((candidate.attempt_id, Token::draw()));
+    }
+}
+
+/// Reads what the claimed tasks hold and sorts it by poll.
+async fn hand_out(
+    tx: &mut Conn,
+    namespace: NamespaceId,
+    asking: Vec<Option<Asking>>,
+) -> Result<Vec<Vec<GivenTask>>, Fault> {
+    let ids: Vec<_> = asking.iter().flatten().flat_map(|poll| poll.claims.iter().map(|(id, _)| id.0)).collect();
+    let contents = store::claim::contents(tx, namespace, &ids).await?;
+    let mut by_id: HashMap<AttemptId, _> =
+        contents.into_iter().map(|contents| (contents.attempt_id, contents)).collect();
+    let mut answers = Vec::with_capacity(asking.len());
+    for poll in asking {
+        let claims = poll.map(|poll| poll.claims).unwrap_or_default();
+        let contents = claims.iter().filter_map(|(id, _)| by_id.remove(id)).collect();
+        answers.push(given(contents, claims));
+    }
+    Ok(answers)
+}

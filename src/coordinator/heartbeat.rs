@@ -1,0 +1,123 @@
+//! Heartbeat: a session's sign of life, with what it offers now and what it runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::Fault;
+use super::{Coordinator, Error};
+use crate::domain::Timestamp;
+use crate::domain::labels::{LabelSet, Labels};
+use crate::domain::refusal::Refusal;
+use crate::domain::session::{Offer, Session};
+use crate::ids::{AttemptId, Digest, NamespaceId, SessionKey, Token};
+use crate::store::{self, Db};
+
+/// What a session says with a beat.
+#[derive(Debug, Clone)]
+pub struct Beat {
+    /// Which session.
+    pub session: SessionKey,
+    /// The attempts it runs, each with its token; absent says nothing of attempts.
+    pub attempts: Option<Vec<(AttemptId, Token)>>,
+    /// Its labels from now on; absent as before.
+    pub labels: Option<Labels>,
+    /// Its slots from now on; absent as before.
+    pub slots: Option<i32>,
+    /// Whether it wants no more tasks; absent as before.
+    pub draining: Option<bool>,
+}
+
+/// What a session is told in return.
+#[derive(Debug, Clone)]
+pub struct BeatAnswer {
+    /// When its lease ends without a further sign of life.
+    pub lease_until: Timestamp,
+    /// The lease's length.
+    pub lease: Duration,
+    /// Attempts it runs whose cancel was asked for.
+    pub cancel: Vec<AttemptId>,
+    /// Attempts it named and no longer holds: to be stopped.
+    pub lost: Vec<AttemptId>,
+    /// Whether it is given no more tasks.
+    pub drain: bool,
+}
+
+impl Coordinator {
+    /// Takes a beat. One that brings nothing new is one update of one row; other labels, slots or a wish to drain
+    /// lock the session, and its parked polls look by them at once.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownSession`].
+    pub async fn heartbeat_worker(&self, namespace: NamespaceId, beat: Beat) -> Result<BeatAnswer, Error> {
+        let beat = Arc::new(beat);
+        self.shielded(move |coordinator: Self| {
+            let beat = Arc::clone(&beat);
+            async move { coordinator.beat_once(namespace, &beat).await }
+        })
+        .await
+    }
+
+    async fn beat_once(&self, namespace: NamespaceId, beat: &Beat) -> Result<BeatAnswer, Fault> {
+        let session = if beat.labels.is_some() || beat.slots.is_some() || beat.draining.is_some() {
+            self.change_offer(namespace, beat).await?
+        } else {
+            self.alive(namespace, &beat.session).await?
+        };
+        let mut conn = self.0.db.conn().await?;
+        let cancel = store::worker::to_cancel(&mut conn, namespace, &beat.session).await?;
+        let lost = match &beat.attempts {
+            Some(attempts) if !attempts.is_empty() => {
+                let named: Vec<(AttemptId, Digest)> =
+                    attempts.iter().map(|(id, token)| (*id, token.digest())).collect();
+                store::worker::not_held(&mut conn, namespace, &beat.session, &named).await?
+            }
+            _ => Vec::new(),
+        };
+        Ok(BeatAnswer {
+            lease_until: session.lease_until(),
+            lease: session.lease_ttl,
+            cancel,
+            lost,
+            drain: session.present_from.is_none(),
+        })
+    }
+
+    /// Locks the session and changes what it offers.
+    async fn change_offer(&self, namespace: NamespaceId, beat: &Beat) -> Result<Session, Fault> {
+        let parts = &self.0;
+        let unknown = |ended| Refusal::UnknownSession { session: beat.session.clone(), ended };
+        // Interning comes before the transaction, by the exclusive keys that the session has now.
+        let before = self.alive(namespace, &beat.session).await?;
+        let label_set_no = match &beat.labels {
+            None => before.label_set_no,
+            Some(labels) => {
+                let mut conn = parts.db.conn().await?;
+                let offered = parts.catalog.label_set(&mut conn, namespace, before.label_set_no).await?;
+                drop(conn);
+                let offer = LabelSet { labels: labels.clone(), ..LabelSet::clone(&offered) };
+                parts.catalog.label_set_no(&parts.db, namespace, &offer).await?
+            }
+        };
+        let mut tx = parts.db.begin().await?;
+        let (known, now) =
+            store::session::lock(&mut tx, namespace, &beat.session).await?.ok_or_else(|| unknown(None))?;
+        if known.ended.is_some() {
+            return Err(unknown(known.ended).into());
+        }
+        let offer = Offer {
+            label_set_no,
+            slots: beat.slots.unwrap_or(known.slots),
+            draining: beat.draining.unwrap_or(known.present_from.is_none()),
+        };
+        let change = known.beat(&offer, now);
+        store::session::save(&mut tx, namespace, &change, now).await?;
+        Db::commit(tx).await?;
+        if offer.draining {
+            parts.matchmaker.draining(namespace, &beat.session);
+        } else {
+            self.offers(namespace, &beat.session, label_set_no);
+        }
+        self.sweep_soon();
+        Ok(change.session)
+    }
+}

@@ -1,0 +1,177 @@
+//! Saving transitions with their events, and telling those who wait for them: the one way a run changes.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::Coordinator;
+use super::catalog::Fitting;
+use crate::domain::condition::Situation;
+use crate::domain::labels::Labels;
+use crate::domain::run::{Run, Status};
+use crate::domain::snapshot::{HoldSnapshot, RunSnapshot, Waiting};
+use crate::domain::transition::{TaskChange, Transition};
+use crate::ids::{NamespaceId, SelectorNo, new_uuid};
+use crate::store::event::NewEvent;
+use crate::store::{self, Conn};
+
+/// What was saved and is still to be told: handed out by `record`, to be given to `announce` after the commit.
+#[must_use]
+pub(super) struct Recorded {
+    /// The runs as they are now, in the order of their transitions.
+    pub runs: Vec<RunSnapshot>,
+    told: Vec<(Run, bool)>,
+    fitting: HashMap<SelectorNo, Fitting>,
+}
+
+/// The data of an event: what a controller that opens worker capacity needs to know.
+#[derive(Serialize)]
+struct EventData<'a> {
+    run: &'a RunSnapshot,
+    worker_selector: &'a Labels,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_worker_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<&'a HoldSnapshot>,
+}
+
+impl Coordinator {
+    /// Saves changes of locked runs with their events, whose snapshots hold the conditions as of now.
+    pub(super) async fn record(
+        &self,
+        tx: &mut Conn,
+        namespace: NamespaceId,
+        transitions: &[Transition],
+    ) -> store::Result<Recorded> {
+        let mut seen = HashMap::new();
+        let mut events = Vec::with_capacity(transitions.len());
+        let mut recorded = Recorded { runs: Vec::new(), told: Vec::new(), fitting: HashMap::new() };
+        for transition in transitions {
+            let snapshot = self.snapshot(tx, namespace, transition, &mut seen).await?;
+            events.push(event(&snapshot));
+            recorded.runs.push(snapshot);
+            let claimable = matches!(transition.task(), TaskChange::Create(_) | TaskChange::Return { .. });
+            recorded.told.push((transition.run().clone(), claimable));
+        }
+        let changes: Vec<(&Transition, &NewEvent)> = transitions.iter().zip(&events).collect();
+        store::save::save(tx, namespace, &changes).await?;
+        recorded.fitting = seen.into_iter().map(|(no, (_, fitting))| (no, fitting)).collect();
+        Ok(recorded)
+    }
+
+    /// Records a new run, unless its twin was first: then nothing.
+    pub(super) async fn record_new(
+        &self,
+        tx: &mut Conn,
+        namespace: NamespaceId,
+        transition: &Transition,
+        situation: (Situation, Fitting),
+        identity: &store::create::Identity,
+        payload: &store::create::Payload,
+    ) -> store::Result<Option<Recorded>> {
+        let mut seen = HashMap::from([(transition.run().selector_no, situation)]);
+        let snapshot = self.snapshot(tx, namespace, transition, &mut seen).await?;
+        let event = event(&snapshot);
+        if !store::create::create(tx, namespace, transition, identity, payload, &event).await? {
+            return Ok(None);
+        }
+        Ok(Some(Recorded {
+            runs: vec![snapshot],
+            told: vec![(transition.run().clone(), true)],
+            fitting: seen.into_iter().map(|(no, (_, fitting))| (no, fitting)).collect(),
+        }))
+    }
+
+    /// Tells those who wait, after the commit: readers of these runs, and polls that could take what is claimable now
+    /// or have a slot that was freed.
+    pub(super) async fn announce(&self, namespace: NamespaceId, recorded: Recorded) -> Vec<RunSnapshot> {
+        for (run, claimable) in &recorded.told {
+            self.0.watch.changed(namespace, &run.key, run.version);
+            if *claimable && run.version > 1 {
+                // It came back: its hold may have run out in a gap while somebody had it.
+                self.suspect(namespace, run.selector_no);
+            }
+            if !*claimable && run.status == Status::Running {
+                continue;
+            }
+            match recorded.fitting.get(&run.selector_no) {
+                Some(fitting) => self.wake(namespace, &fitting.numbers),
+                None => self.wake_fitting(namespace, run.selector_no).await,
+            }
+        }
+        recorded.runs
+    }
+
+    /// Wakes the polls whose label sets fit a selector. Failing to find them out costs one fallback interval.
+    async fn wake_fitting(&self, namespace: NamespaceId, no: SelectorNo) {
+        if !self.0.matchmaker.has_parked(namespace) {
+            return;
+        }
+        let found = async {
+            let mut conn = self.0.db.conn().await?;
+            self.0.catalog.label_sets_fitting(&mut conn, namespace, no, 0).await
+        };
+        match found.await {
+            Ok(fitting) => self.wake(namespace, &fitting.numbers),
+            Err(error) => tracing::warn!(%error, "cannot tell whom to wake; parked polls look again by themselves"),
+        }
+    }
+
+    /// A transition's run as it will be read.
+    async fn snapshot(
+        &self,
+        tx: &mut Conn,
+        namespace: NamespaceId,
+        transition: &Transition,
+        seen: &mut HashMap<SelectorNo, (Situation, Fitting)>,
+    ) -> store::Result<RunSnapshot> {
+        let run = transition.run();
+        let hold = match transition.task() {
+            TaskChange::Create(hold) | TaskChange::Return { hold, .. } => *hold,
+            TaskChange::Keep | TaskChange::Drop => return Ok(RunSnapshot::of(run, None)),
+        };
+        if !seen.contains_key(&run.selector_no) {
+            seen.insert(run.selector_no, self.0.catalog.situation(tx, namespace, run.selector_no).await?);
+        }
+        let waiting = Waiting { hold, claimed: None, situation: seen[&run.selector_no].0 };
+        Ok(RunSnapshot::of(run, Some(&waiting)))
+    }
+
+    /// Runs as they are read, each distinct selector's situation looked up once.
+    pub(super) async fn snapshots(
+        &self,
+        conn: &mut Conn,
+        namespace: NamespaceId,
+        found: Vec<store::read::Found>,
+    ) -> store::Result<Vec<RunSnapshot>> {
+        let mut seen: HashMap<SelectorNo, Situation> = HashMap::new();
+        let mut snapshots = Vec::with_capacity(found.len());
+        for store::read::Found { run, task } in found {
+            let waiting = match task {
+                Some((hold, claimed)) => {
+                    let situation = match seen.get(&run.selector_no) {
+                        Some(situation) => *situation,
+                        None => self.0.catalog.situation(conn, namespace, run.selector_no).await?.0,
+                    };
+                    seen.insert(run.selector_no, situation);
+                    Some(Waiting { hold, claimed, situation })
+                }
+                None => None,
+            };
+            snapshots.push(RunSnapshot::of(&run, waiting.as_ref()));
+        }
+        Ok(snapshots)
+    }
+}
+
+/// The event of a change, with the run as it is after it.
+fn event(snapshot: &RunSnapshot) -> NewEvent {
+    let data = EventData {
+        run: snapshot,
+        worker_selector: &snapshot.worker_selector,
+        target_worker_id: snapshot.target_worker_id.as_deref(),
+        hold: snapshot.hold.as_ref(),
+    };
+    let data = serde_json::to_string(&data).expect("a snapshot's keys are strings");
+    NewEvent { id: new_uuid(), data }
+}

@@ -1,0 +1,345 @@
+//! Sweep: one pass that moves what time has moved.
+//!
+//! Any replica may sweep, and all do: what is due is found by hint, judged again under lock, and passed over when
+//! somebody else has it. A pass costs by what is due, not by what waits: it visits a selector when a hold of it could
+//! first have expired since the last pass, and while nothing fits it. What it remembers is a hint; what it forgets, or
+//! never knew, it finds again in its round through the selectors that have tasks.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use super::error::Fault;
+use super::{Coordinator, Error};
+use crate::domain::Timestamp;
+use crate::domain::attempt::Locked;
+use crate::domain::hold::Stretch;
+use crate::domain::session::EndReason;
+use crate::domain::transition::Transition;
+use crate::ids::{AttemptId, NamespaceId, SelectorNo, SessionKey};
+use crate::store::{self, Db};
+
+/// What a sweeper remembers from pass to pass, by namespace.
+#[derive(Default)]
+pub struct SweepMemory(HashMap<NamespaceId, Remembered>);
+
+#[derive(Default)]
+struct Remembered {
+    /// When the last complete pass began; none before the first.
+    since: Option<Timestamp>,
+    /// Selectors to visit again: nothing fitted them at the last pass, or not all that was due could be moved.
+    again: HashSet<SelectorNo>,
+    /// How far the round through all selectors has come, and whether one was completed since the start.
+    round: i64,
+    rounded: bool,
+}
+
+/// What a pass did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Swept {
+    /// Runs failed because their hold expired.
+    pub expired: usize,
+    /// Claims returned to the queue.
+    pub returned: usize,
+    /// Attempts lost with their session.
+    pub lost: usize,
+    /// How long until something may be due, if that is known.
+    pub next: Option<Duration>,
+}
+
+/// How far back a pass looks for what was committed late, with a time before the last pass.
+const OVERLAP: Duration = Duration::from_secs(2);
+
+impl Coordinator {
+    /// Sweeps every namespace once. Row by row where a batch fails, so that one row that cannot be moved does not stop
+    /// the others.
+    ///
+    /// # Errors
+    /// Of the database; what was moved before stays moved, and the next pass goes on.
+    pub async fn sweep(&self, memory: &mut SweepMemory) -> Result<Swept, Error> {
+        Ok(self.sweep_all(memory).await?)
+    }
+
+    async fn sweep_all(&self, memory: &mut SweepMemory) -> Result<Swept, Fault> {
+        let mut swept = Swept::default();
+        let namespaces = {
+            let mut conn = self.0.db.conn().await?;
+            store::sweep::namespaces(&mut conn).await?
+        };
+        for namespace in namespaces {
+            let remembered = memory.0.entry(namespace).or_default();
+            let amnesty_until = {
+                let mut conn = self.0.db.conn().await?;
+                let settings = self.settings();
+                store::presence::stamp(&mut conn, namespace, settings.heartbeat_interval, settings.lease_ttl).await?
+            };
+            if amnesty_until.is_none() {
+                self.end_silent_sessions(namespace).await?;
+            }
+            let (returned, lost) = self.settle_all(namespace).await?;
+            swept.returned += returned + self.return_lapsed(namespace, amnesty_until).await?;
+            swept.lost += lost;
+            swept.expired += self.expire_holds(namespace, remembered).await?;
+            let mut conn = self.0.db.conn().await?;
+            let next = store::sweep::next_due(&mut conn, namespace).await?;
+            swept.next = [swept.next, next].into_iter().flatten().min();
+        }
+        Ok(swept)
+    }
+
+    async fn end_silent_sessions(&self, namespace: NamespaceId) -> Result<(), Fault> {
+        let silent = {
+            let mut conn = self.0.db.conn().await?;
+            store::sweep::silent_sessions(&mut conn, namespace).await?
+        };
+        for key in silent {
+            let ended = self.end_session(namespace, &key, EndReason::Lapsed, |session, now| session.lapsed(now, None));
+            match ended.await {
+                Ok(_) => {}
+                Err(error) => tracing::warn!(worker = %key.worker_id, ?error, "a silent session could not be ended"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what sessions that have ended still hold, and loses what they ran.
+    async fn settle_all(&self, namespace: NamespaceId) -> Result<(usize, usize), Fault> {
+        let holders = {
+            let mut conn = self.0.db.conn().await?;
+            store::sweep::ended_holders(&mut conn, namespace).await?
+        };
+        let (mut returned, mut lost) = (0, 0);
+        for session in holders {
+            let done = self.settle_session(namespace, &session).await?;
+            returned += done.0;
+            lost += done.1;
+        }
+        Ok((returned, lost))
+    }
+
+    /// Settles what an ended session held, at once; the sweep makes up for a failure.
+    pub(super) async fn settle(&self, namespace: NamespaceId, session: &SessionKey) {
+        if let Err(error) = self.settle_session(namespace, session).await {
+            tracing::warn!(worker = %session.worker_id, ?error, "what an ended session held is left to the sweep");
+            self.sweep_soon();
+        }
+    }
+
+    async fn settle_session(&self, namespace: NamespaceId, session: &SessionKey) -> Result<(usize, usize), Fault> {
+        let (claims, running) = {
+            let mut conn = self.0.db.conn().await?;
+            store::sweep::held_by(&mut conn, namespace, session).await?
+        };
+        let returned = self.return_claims(namespace, &claims).await?;
+        let mut lost = 0;
+        for attempt_id in running {
+            match self.lose(namespace, attempt_id).await {
+                Ok(changed) => lost += usize::from(changed),
+                Err(error) => {
+                    tracing::warn!(attempt = %attempt_id, ?error, "an attempt could not be ended; left to the next pass");
+                }
+            }
+        }
+        Ok((returned, lost))
+    }
+
+    /// Ends a running attempt whose session has ended.
+    async fn lose(&self, namespace: NamespaceId, attempt_id: AttemptId) -> Result<bool, Fault> {
+        let mut held = self.lock_held(namespace, attempt_id).await?;
+        let Some(transition) = held.locked.lose(held.session_ended(), held.now) else { return Ok(false) };
+        let recorded = self.record(&mut held.tx, namespace, std::slice::from_ref(&transition)).await?;
+        Db::commit(held.tx).await?;
+        tracing::info!(run = %transition.run().key, attempt = %attempt_id, status = %transition.run().status, "lost");
+        self.announce(namespace, recorded).await;
+        Ok(true)
+    }
+
+    /// Returns these claims, whose session has ended or whose client has gone.
+    pub(super) async fn return_claims(&self, namespace: NamespaceId, ids: &[AttemptId]) -> Result<usize, Fault> {
+        self.move_tasks(namespace, ids, &|locked, _, now| locked.lapse(true, None, now)).await
+    }
+
+    /// Returns claims that were not acknowledged in time, outside of an amnesty.
+    async fn return_lapsed(&self, namespace: NamespaceId, amnesty_until: Option<Timestamp>) -> Result<usize, Fault> {
+        let (mut returned, mut after) = (0, None);
+        loop {
+            let due = {
+                let mut conn = self.0.db.conn().await?;
+                store::sweep::lapsed_claims(&mut conn, namespace, after).await?
+            };
+            let Some(last) = due.last() else { return Ok(returned) };
+            after = Some(*last);
+            let ids: Vec<AttemptId> = due.iter().map(|(_, id)| *id).collect();
+            let judge = |locked: &Locked, ended, now| locked.lapse(ended, amnesty_until, now);
+            returned += self.move_tasks(namespace, &ids, &judge).await?;
+        }
+    }
+
+    /// Fails runs whose hold has expired.
+    async fn expire_holds(&self, namespace: NamespaceId, remembered: &mut Remembered) -> Result<usize, Fault> {
+        let mut expired = 0;
+        let (started, visits) = self.to_visit(namespace, remembered).await?;
+        for no in visits {
+            match self.expire_selector(namespace, no).await {
+                Ok((count, all)) => {
+                    expired += count;
+                    if !all {
+                        remembered.again.insert(no);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(selector = no.0, ?error, "its holds are left to the next pass");
+                    remembered.again.insert(no);
+                }
+            }
+        }
+        remembered.since = Some(started);
+        Ok(expired)
+    }
+
+    /// The selectors to visit in this pass: newly due; without a match now or at the last pass; or with a match that
+    /// went since, for however short a moment.
+    async fn to_visit(
+        &self,
+        namespace: NamespaceId,
+        remembered: &mut Remembered,
+    ) -> Result<(Timestamp, Vec<SelectorNo>), Fault> {
+        let mut conn = self.0.db.conn().await?;
+        let started = store::sweep::now(&mut conn).await?;
+        let since = remembered.since.map_or(Timestamp::UNIX_EPOCH, |since| since - OVERLAP);
+        let (present, closed) = store::presence::label_sets(&mut conn, namespace, since).await?;
+        let round = store::sweep::selectors(&mut conn, namespace, remembered.round).await?;
+        let everything = !remembered.rounded;
+        if round.len() < store::sweep::ROUND {
+            (remembered.round, remembered.rounded) = (0, true);
+        } else {
+            remembered.round = round.last().map_or(0, |no| no.0);
+        }
+        let mut visits: HashSet<SelectorNo> = match remembered.since {
+            Some(_) => store::sweep::newly_due(&mut conn, namespace, since).await?.into_iter().collect(),
+            None => HashSet::new(),
+        };
+        visits.extend(remembered.again.drain());
+        visits.extend(self.suspects(namespace));
+        for no in round {
+            let fitting = self.0.catalog.label_sets_fitting(&mut conn, namespace, no, 0).await?;
+            let any = |some: &[i64]| some.iter().any(|no| fitting.numbers.binary_search(no).is_ok());
+            if !any(&present) {
+                remembered.again.insert(no);
+                visits.insert(no);
+            } else if any(&closed) || everything {
+                visits.insert(no);
+            }
+        }
+        Ok((started, visits.into_iter().collect()))
+    }
+
+    /// Fails the runs of one selector whose hold ran out in one of its gaps; and whether that was all that was due.
+    async fn expire_selector(&self, namespace: NamespaceId, no: SelectorNo) -> Result<(usize, bool), Fault> {
+        let (waits, gaps) = {
+            let mut conn = self.0.db.conn().await?;
+            let waits = store::sweep::waits(&mut conn, namespace, no).await?;
+            let Some(from) = waits.iter().map(|wait| wait.hold_until - wait.wait).min() else {
+                return Ok((0, true));
+            };
+            (waits, self.gaps_of(&mut conn, namespace, no, from).await?)
+        };
+        let (mut expired, mut due) = (0, 0);
+        for gap in gaps {
+            let lasted = (gap.until - gap.from).to_std().unwrap_or_default();
+            for wait in waits.iter().filter(|wait| wait.wait <= lasted && wait.hold_until <= gap.until) {
+                let (moved, of) = self.expire_gap(namespace, no, wait.wait, gap).await?;
+                expired += moved;
+                due += of;
+            }
+        }
+        Ok((expired, expired == due))
+    }
+
+    /// Fails the runs of one selector and wait whose hold ran out in this gap, in pieces: how many of how many.
+    async fn expire_gap(
+        &self,
+        namespace: NamespaceId,
+        no: SelectorNo,
+        wait: Duration,
+        gap: Stretch,
+    ) -> Result<(usize, usize), Fault> {
+        let (mut expired, mut found, mut after) = (0, 0, None);
+        loop {
+            let due = {
+                let mut conn = self.0.db.conn().await?;
+                store::sweep::expired_in(&mut conn, namespace, no, wait, gap, after).await?
+            };
+            let Some(last) = due.last() else { return Ok((expired, found)) };
+            after = Some(*last);
+            found += due.len();
+            let ids: Vec<AttemptId> = due.iter().map(|(_, id)| *id).collect();
+            // A gap that has been is never taken back, so what was read before the lock still holds after it.
+            let judge = |locked: &Locked, _, now| locked.expire(&[gap], now);
+            expired += self.move_tasks(namespace, &ids, &judge).await?;
+        }
+    }
+
+    /// Moves those of these tasks that a rule moves, in one transaction; each alone if that fails.
+    async fn move_tasks(
+        &self,
+        namespace: NamespaceId,
+        ids: &[AttemptId],
+        judge: &(dyn Fn(&Locked, bool, Timestamp) -> Option<Transition> + Sync),
+    ) -> Result<usize, Fault> {
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let failed = match self.move_batch(namespace, ids, judge).await {
+            Ok(moved) => return Ok(moved),
+            Err(error) if ids.len() == 1 => error,
+            Err(error) => {
+                tracing::warn!(?error, rows = ids.len(), "a batch could not be moved; trying each row alone");
+                let mut moved = 0;
+                for id in ids {
+                    match self.move_batch(namespace, std::slice::from_ref(id), judge).await {
+                        Ok(one) => moved += one,
+                        Err(error) => tracing::warn!(attempt = %id, ?error, "left to the next pass"),
+                    }
+                }
+                return Ok(moved);
+            }
+        };
+        match failed {
+            Fault::Store(store::Error::Unavailable(_)) => Err(failed),
+            error => {
+                tracing::warn!(attempt = %ids[0], ?error, "left to the next pass");
+                Ok(0)
+            }
+        }
+    }
+
+    async fn move_batch(
+        &self,
+        namespace: NamespaceId,
+        ids: &[AttemptId],
+        judge: &(dyn Fn(&Locked, bool, Timestamp) -> Option<Transition> + Sync),
+    ) -> Result<usize, Fault> {
+        let raw: Vec<_> = ids.iter().map(|id| id.0).collect();
+        let mut tx = self.0.db.begin().await?;
+        let found = store::lock::from_tasks(&mut tx, namespace, &raw).await?;
+        if found.len() < ids.len() {
+            store::sweep::drop_orphans(&mut tx, namespace, &raw).await?;
+        }
+        let mut transitions = Vec::with_capacity(found.len());
+        for store::lock::FromTask { attempt_id, locked, session_ended, now } in found {
+            match locked {
+                Ok(locked) => transitions.extend(judge(&locked, session_ended, now)),
+                Err(error) => tracing::error!(attempt = %attempt_id, %error, "its task stays for the next pass"),
+            }
+        }
+        let recorded = self.record(&mut tx, namespace, &transitions).await?;
+        Db::commit(tx).await?;
+        for transition in &transitions {
+            let run = transition.run();
+            tracing::info!(run = %run.key, attempt = %run.attempt.attempt_id, status = %run.status,
+                           error = run.error.as_deref(), "swept");
+        }
+        self.announce(namespace, recorded).await;
+        Ok(transitions.len())
+    }
+}

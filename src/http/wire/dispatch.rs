@@ -1,0 +1,187 @@
+//! A dispatch: what is asked for, and what makes two of them the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::coordinator::dispatch::{Payload, Request};
+use crate::domain::labels::{Labels, LabelsSchema, MAX_LABELS};
+use crate::domain::rules::dispatch::Dispatch;
+use crate::domain::selector::{MAX_TERMS, Selector};
+use crate::http::extract::{DispatchHeaders, Fields, FromFields, Reading, Settings, read};
+use crate::http::json;
+use crate::ids::{self, DagName, Digest, RunId, RunKey, WorkerId};
+
+/// The largest definition.
+const MAX_DEFINITION_BYTES: usize = 1024 * 1024;
+
+/// What a dispatch may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DispatchOperation {
+    /// A run's first attempt.
+    Start,
+}
+
+/// A run to be taken by a worker.
+#[derive(Debug, Clone, PartialEq, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DispatchRequest {
+    /// The DAG's name.
+    #[schema(value_type = String, min_length = 1, max_length = 250, example = "etl")]
+    pub dag_name: DagName,
+    /// The run's id within the DAG; a UUID is made for it when absent.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = "^[A-Za-z0-9._:@+~=-]+$", example = "2026-01-31")]
+    pub run_id: Option<RunId>,
+    /// What to do; `start` when absent.
+    #[schema(nullable = false)]
+    pub operation: Option<DispatchOperation>,
+    /// The run at the top of the family this one belongs to.
+    #[schema(nullable = false)]
+    pub root: Option<RunKey>,
+    /// The run that dispatches this one.
+    #[schema(nullable = false)]
+    pub parent: Option<RunKey>,
+    /// Labels a worker must offer, each with exactly this value. Absent or empty: any worker may take it. At most 16 terms,
+    /// `target_worker_id` counted as one.
+    #[schema(value_type = LabelsSchema, required = false, example = json!({"zone": "b"}))]
+    pub worker_selector: Labels,
+    /// The only worker that may take it.
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
+    pub target_worker_id: Option<WorkerId>,
+    /// How long it waits without a matching worker until it fails; 0 refuses the dispatch when none matches now. Absent: the
+    /// service's configuration, which also says what is the most.
+    #[schema(value_type = Option<f64>, nullable = false, minimum = 0, example = 120)]
+    pub worker_wait_timeout_seconds: Option<Duration>,
+    /// Higher goes first; ties by age. 0 when absent.
+    #[schema(required = false, minimum = -100, maximum = 100)]
+    pub priority: i16,
+    /// The DAG itself, for the worker alone: at most 1 MiB.
+    #[schema(nullable = false)]
+    pub definition: Option<String>,
+    /// The run's parameters: any JSON, handed on as sent.
+    #[schema(value_type = serde_json::Value, required = false)]
+    pub params: Option<String>,
+    /// More for the worker, such as a base configuration or who asked: any JSON, handed on as sent.
+    #[schema(value_type = serde_json::Value, required = false)]
+    pub context: Option<String>,
+    /// For listing; at most 64.
+    #[schema(value_type = LabelsSchema, required = false)]
+    pub labels: Labels,
+}
+
+impl FromFields for DispatchRequest {
+    const READING: Reading = Reading::Strict;
+
+    fn from_fields(fields: &mut Fields<'_>, settings: &Settings) -> Option<Self> {
+        let dag_name = fields.required("dag_name", read::name);
+        let run_id = fields.optional("run_id", read::name);
+        let operation = fields.optional("operation", |json| match read::text(json)?.as_str() {
+            "start" => Ok(DispatchOperation::Start),
+            _ => Err("must be `start`".into()),
+        });
+        let root = fields.optional("root", read::run_key);
+        let parent = fields.optional("parent", read::run_key);
+        let worker_selector = fields.or("worker_selector", Labels::new(), read::labels(MAX_TERMS));
+        let target_worker_id = fields.optional("target_worker_id", read::name);
+        if let (Some(labels), Some(_)) = (&worker_selector, &target_worker_id)
+            && labels.len() + 1 > MAX_TERMS
+        {
+            let terms = labels.len() + 1;
+            let detail = format!("must have at most {MAX_TERMS} terms, has {terms} with `target_worker_id`");
+            fields.fault("worker_selector", detail);
+        }
+        let longest = settings.worker_wait_timeout_max;
+        let worker_wait_timeout_seconds =
+            fields.optional("worker_wait_timeout_seconds", read::seconds(Duration::ZERO, longest));
+        let priority = fields.or("priority", 0, read::integer(-100, 100));
+        let definition = fields.optional("definition", read::text_up_to(MAX_DEFINITION_BYTES));
+        let params = fields.optional("params", read::any);
+        let context = fields.optional("context", read::any);
+        let labels = fields.or("labels", Labels::new(), read::labels(MAX_LABELS));
+        Some(Self {
+            dag_name: dag_name?,
+            run_id,
+            operation,
+            root,
+            parent,
+            worker_selector: worker_selector?,
+            target_worker_id,
+            worker_wait_timeout_seconds,
+            priority: priority?,
+            definition,
+            params,
+            context,
+            labels: labels?,
+        })
+    }
+}
+
+impl DispatchRequest {
+    /// What the coordinator takes: a run id is made if none was sent, and the configured wait stands for an absent one.
+    pub fn into_request(self, headers: DispatchHeaders, settings: &Settings) -> Request {
+        let digest = self.digest();
+        let run_id = self.run_id.unwrap_or_else(|| {
+            RunId::parse(ids::new_uuid().to_string()).expect("a UUID has 36 characters that ids may have")
+        });
+        Request {
+            dispatch: Dispatch {
+                key: RunKey { dag_name: self.dag_name, run_id },
+                selector: Arc::new(Selector { equal: self.worker_selector, target: self.target_worker_id }),
+                wait: self.worker_wait_timeout_seconds.unwrap_or(settings.worker_wait_timeout),
+                priority: self.priority,
+                labels: self.labels,
+                root: self.root,
+                parent: self.parent,
+                traceparent: headers.traceparent,
+            },
+            payload: Payload { definition: self.definition, params: self.params, context: self.context },
+            idempotency_key: headers.idempotency_key,
+            digest,
+        }
+    }
+
+    /// What makes a repeat the same: all that was asked for, however it was written.
+    ///
+    /// An absent wait stays absent, so that a repeat is one whatever the configuration says by then. The trace context is
+    /// not part of it: each try of a traced client has its own.
+    fn digest(&self) -> Digest {
+        #[derive(Serialize)]
+        struct Canonical<'a> {
+            dag_name: &'a DagName,
+            run_id: &'a Option<RunId>,
+            root: &'a Option<RunKey>,
+            parent: &'a Option<RunKey>,
+            worker_selector: &'a Labels,
+            target_worker_id: &'a Option<WorkerId>,
+            wait_micros: Option<u128>,
+            priority: i16,
+            definition: &'a Option<String>,
+            params: Option<String>,
+            context: Option<String>,
+            labels: &'a Labels,
+        }
+        let any = |text: &Option<String>| {
+            text.as_ref().map(|text| json::canonical(text).expect("the body it stands in was checked as strict JSON"))
+        };
+        let canonical = Canonical {
+            dag_name: &self.dag_name,
+            run_id: &self.run_id,
+            root: &self.root,
+            parent: &self.parent,
+            worker_selector: &self.worker_selector,
+            target_worker_id: &self.target_worker_id,
+            wait_micros: self.worker_wait_timeout_seconds.map(|wait| wait.as_micros()),
+            priority: self.priority,
+            definition: &self.definition,
+            params: any(&self.params),
+            context: any(&self.context),
+            labels: &self.labels,
+        };
+        Digest::of(serde_json::to_vec(&canonical).expect("texts, maps of texts and numbers are JSON"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Events: what happened to a run, in the names of CloudEvents 1.0 where those exist.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::raw::RawJson;
+use super::{DEFAULT_LIMIT, MAX_INTEGER, MAX_LIMIT};
+use crate::coordinator::events::EventView;
+
+use crate::domain::labels::LabelsSchema;
+use crate::domain::snapshot::RunSnapshot;
+use crate::http::extract::query::read as query;
+use crate::http::extract::{Fields, FromFields, Reading, Settings};
+
+/// Which events of a run to list.
+#[derive(Debug, Clone, PartialEq, Eq, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ListRunEvents {
+    /// Events after this `run_seq`; 0, the beginning, when absent.
+    #[param(required = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub after: i64,
+    /// At most this many; 50 when absent.
+    #[param(required = false, minimum = 1, maximum = 500)]
+    pub limit: i64,
+}
+
+impl FromFields for ListRunEvents {
+    const READING: Reading = Reading::Strict;
+
+    fn from_fields(fields: &mut Fields<'_>, _: &Settings) -> Option<Self> {
+        let after = fields.or("after", 0, query::integer(0, MAX_INTEGER));
+        let limit = fields.or("limit", DEFAULT_LIMIT, query::integer(1, MAX_LIMIT));
+        Some(Self { after: after?, limit: limit? })
+    }
+}
+
+/// One change of a run, committed with it.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct Event {
+    /// Unique among all events.
+    pub id: Uuid,
+    /// The run's version that came with it.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub run_seq: i64,
+    /// What happened, such as `dag.run.queued`; more may be added.
+    #[serde(rename = "type")]
+    #[schema(example = "dag.run.queued")]
+    pub kind: String,
+    /// When.
+    pub time: DateTime<Utc>,
+    /// The DAG's name.
+    pub dag_name: String,
+    /// The run's id within the DAG.
+    pub run_id: String,
+    /// The run as it was then.
+    #[schema(value_type = EventData)]
+    pub data: RawJson,
+    /// `1.0`, the version of CloudEvents.
+    #[schema(value_type = String, example = "1.0")]
+    pub specversion: &'static str,
+    /// Where it comes from.
+    #[schema(value_type = String, example = "/v1/dags")]
+    pub source: &'static str,
+    /// The run: `dag_name/run_id`.
+    pub subject: String,
+}
+
+/// What an event carries.
+#[derive(Debug, utoipa::ToSchema)]
+#[expect(dead_code, reason = "it describes the JSON that the event was committed with")]
+pub struct EventData {
+    /// The run as it was with this version, conditions included.
+    run: RunSnapshot,
+    /// The labels it requires of a worker.
+    worker_selector: LabelsSchema,
+}
+
+/// Events of a run, in order.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct EventList {
+    /// The events.
+    pub events: Vec<Event>,
+    /// What to give as `after` for those that follow.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub next_after: i64,
+}
+
+impl EventList {
+    /// The page that follows `after`.
+    pub fn of(events: Vec<EventView>, after: i64) -> Self {
+        let next_after = events.last().map_or(after, |event| event.run_seq);
+        Self { events: events.into_iter().map(Event::from).collect(), next_after }
+    }
+}
+
+impl From<EventView> for Event {
+    fn from(event: EventView) -> Self {
+        Self {
+            id: event.event_id,
+            run_seq: event.run_seq,
+            kind: event.kind.to_string(),
+            time: event.occurred_at,
+            subject: event.key.to_string(),
+            dag_name: event.key.dag_name.into(),
+            run_id: event.key.run_id.into(),
+            data: RawJson(event.data),
+            specversion: "1.0",
+            source: "/v1/dags",
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The service as a whole: started, serving, stopped.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::coordinator::{Coordinator, sweep::SweepMemory};
+use crate::store::{Db, migrate, pool};
+use crate::{background, http};
+
+/// How long requests under way may take after a stop was asked for.
+const DRAIN: Duration = Duration::from_secs(8);
+
+/// How long a start waits for its database.
+const DATABASE: Duration = Duration::from_secs(30);
+
+/// Why the service did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The database's URL cannot be read.
+    #[error("the database's URL cannot be read: {0}")]
+    Url(#[source] crate::store::Error),
+    /// The database did not answer in time, or its schema could not be brought up to date.
+    #[error("the database cannot be used: {0}")]
+    Database(#[source] sqlx::migrate::MigrateError),
+    /// The first sweep failed.
+    #[error("the first sweep failed: {0}")]
+    Sweep(#[source] crate::coordinator::Error),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, #[source] std::io::Error),
+}
+
+/// A running service.
+pub struct Server {
+    address: SocketAddr,
+    coordinator: Coordinator,
+    db: Db,
+    closing: CancellationToken,
+    loops: TaskTracker,
+    serving: TaskTracker,
+}
+
+impl Server {
+    /// Brings the schema up to date, sweeps once, and listens.
+    ///
+    /// The sweep comes first so that an outage is on record before anybody judges a clock across it.
+    ///
+    /// # Errors
+    /// [`ServerError`]; nothing is left running then.
+    pub async fn start(config: &Config, database_url: &str) -> Result<Self, ServerError> {
+        let pool = pool::open(database_url).map_err(ServerError::Url)?;
+        migrate_when_there(&pool).await?;
+        let db = Db::new(pool);
+        let coordinator = Coordinator::new(db.clone(), config.coordinator.clone());
+        coordinator.sweep(&mut SweepMemory::default()).await.map_err(ServerError::Sweep)?;
+
+        let listen = config.http.listen;
+        let listener = TcpListener::bind(listen).await.map_err(|error| ServerError::Listen(listen, error))?;
+        let address = listener.local_addr().map_err(|error| ServerError::Listen(listen, error))?;
+        let closing = CancellationToken::new();
+        let loops = background::start(&coordinator, &closing);
+        let serving = TaskTracker::new();
+        let (router, stop) = (http::router(coordinator.clone()), closing.clone());
+        serving.spawn(async move {
+            let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+            if let Err(error) = served {
+                tracing::error!(%error, "the listener failed");
+            }
+        });
+        serving.close();
+        tracing::info!(%address, "listening");
+        Ok(Self { address, coordinator, db, closing, loops, serving })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops: polls answer empty, requests under way finish, within 10 s in all.
+    pub async fn stop(self) {
+        tracing::info!("stopping");
+        self.coordinator.close();
+        self.closing.cancel();
+        if tokio::time::timeout(DRAIN, self.serving.wait()).await.is_err() {
+            tracing::warn!("requests were still under way after {DRAIN:?}; they are cut");
+        }
+        let rest = async {
+            self.loops.wait().await;
+            self.coordinator.finished().await;
+            self.db.close().await;
+        };
+        if tokio::time::timeout(Duration::from_millis(1_500), rest).await.is_err() {
+            tracing::warn!("transactions were still under way; the database decides them");
+        }
+        tracing::info!("stopped");
+    }
+}
+
+/// Applies migrations as soon as the database answers.
+async fn migrate_when_there(pool: &sqlx::PgPool) -> Result<(), ServerError> {
+    let deadline = tokio::time::Instant::now() + DATABASE;
+    loop {
+        match migrate::run(pool).await {
+            Ok(()) => return Ok(()),
+            Err(sqlx::migrate::MigrateError::Execute(error)) if tokio::time::Instant::now() < deadline => {
+                tracing::warn!(%error, "waiting for the database");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            Err(error) => return Err(ServerError::Database(error)),
+        }
+    }
+}

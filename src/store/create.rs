@@ -1,0 +1,162 @@
+//! Records a dispatch: run, attempt, task, payload, event and key, in one statement.
+
+use sqlx::PgConnection;
+
+use super::error::{Error, Result};
+use super::rows;
+use crate::domain::transition::{AttemptChange, TaskChange, Transition};
+use crate::ids::{Digest, NamespaceId, RunKey};
+
+/// What a dispatch carries for its worker: opaque text, and JSON as it was sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// The DAG's definition.
+    pub definition: Option<String>,
+    /// Its parameters, JSON.
+    pub params: Option<String>,
+    /// Whatever else its worker needs, JSON.
+    pub context: Option<String>,
+}
+
+/// A dispatch's claim to be the same as another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The client's key, if it sent one.
+    pub key: Option<String>,
+    /// The digest of the request.
+    pub digest: Digest,
+}
+
+/// Records a new run unless its identity or its key is taken; answers whether it did. Waits for a twin in flight.
+///
+/// The idempotency key is locked first, then the run: the order of every transaction.
+///
+/// # Errors
+/// Of the database. [`Error::Statement`] never for a twin.
+pub async fn create(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    transition: &Transition,
+    identity: &Identity,
+    payload: &Payload,
+    event: &super::event::NewEvent,
+) -> Result<bool> {
+    let (AttemptChange::Create, TaskChange::Create(hold)) = (transition.attempt(), transition.task()) else {
+        return Err(Error::Unreadable("only a transition that creates an attempt creates a run".into()));
+    };
+    let run = transition.run();
+    let (root_dag, root_run) = names(run.root.as_ref());
+    let (parent_dag, parent_run) = names(run.parent.as_ref());
+    let created = sqlx::query_scalar!(
+        r#"/* store::create::create */
+        WITH k AS (
+            INSERT INTO idempotency_key (namespace_id, key, request_digest, dag_name, run_id, created_at)
+            SELECT $1, $2::text, $3, $4, $5, $6 WHERE $2::text IS NOT NULL
+            ON CONFLICT DO NOTHING
+            RETURNING key
+        ), r AS (
+            INSERT INTO run (namespace_id, dag_name, run_id, status, version, attempt_id, attempt_number, operation,
+                             fence, selector_no, wait, priority, labels, root_dag_name, root_run_id, parent_dag_name,
+                             parent_run_id, traceparent, idempotency_key, request_digest, queued_at, created_at,
+                             updated_at)
+            SELECT $1, $4, $5, $7, $8, $9, $10, $11, 0, $12, $13::bigint * interval '1 microsecond', $14, $15, $16, $17,
+                   $18, $19, $20, $2::text, $3, $6, $6, $6
+            WHERE $2::text IS NULL OR EXISTS (SELECT FROM k)
+            ON CONFLICT DO NOTHING
+            RETURNING run_id
+        ), a AS (
+            INSERT INTO attempt (namespace_id, attempt_id, dag_name, run_id, number, operation, status, queued_at)
+            SELECT $1, $9, $4, $5, $10, $11, 'queued', $6 FROM r
+        ), t AS (
+            INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait,
+                              hold_until, fence)
+            SELECT $1, $9, $4, $5, $12, $14, $21::timestamptz, $13::bigint * interval '1 microsecond',
+                   $21::timestamptz + $13::bigint * interval '1 microsecond', 0 FROM r
+        ), p AS (
+            INSERT INTO payload (namespace_id, dag_name, run_id, definition, params, context)
+            SELECT $1, $4, $5, $22, $23, $24 FROM r
+        ), e AS (
+            INSERT INTO event (namespace_id, dag_name, run_id, run_seq, event_id, type, occurred_at, data)
+            SELECT $1, $4, $5, $8, $25, $26, $6, $27 FROM r
+        )
+        SELECT count(*) AS "created!" FROM r"#,
+        namespace.0,
+        identity.key.as_deref(),
+        &identity.digest.0[..],
+        run.key.dag_name.as_str(),
+        run.key.run_id.as_str(),
+        transition.at(),
+        run.status.as_str(),
+        run.version,
+        run.attempt.attempt_id.0,
+        run.attempt.number,
+        run.attempt.operation.as_str(),
+        run.selector_no.0,
+        rows::micros(hold.wait),
+        run.priority,
+        serde_json::json!(run.labels),
+        root_dag,
+        root_run,
+        parent_dag,
+        parent_run,
+        run.traceparent,
+        hold.from,
+        payload.definition,
+        payload.params,
+        payload.context,
+        event.id,
+        transition.event().as_str(),
+        event.data,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(created == 1)
+}
+
+/// What stands in the way of a dispatch that was not recorded.
+#[derive(Debug)]
+pub enum Taken {
+    /// Its key, by this run, for a request with this digest.
+    Key(RunKey, Digest),
+    /// Its identity, by a request with this key and digest.
+    Identity(Identity),
+    /// Nothing any more.
+    Nothing,
+}
+
+/// Finds the twin of a dispatch.
+///
+/// # Errors
+/// Of the database.
+pub async fn taken(conn: &mut PgConnection, namespace: NamespaceId, run: &RunKey, key: Option<&str>) -> Result<Taken> {
+    if let Some(key) = key {
+        let row = sqlx::query!(
+            r#"/* store::create::taken (key) */
+            SELECT request_digest, dag_name, run_id FROM idempotency_key WHERE namespace_id = $1 AND key = $2"#,
+            namespace.0,
+            key,
+        )
+        .fetch_optional(&mut *conn)
+        .await?;
+        if let Some(row) = row {
+            return Ok(Taken::Key(rows::key(row.dag_name, row.run_id)?, rows::digest(row.request_digest)?));
+        }
+    }
+    let row = sqlx::query!(
+        r#"/* store::create::taken (identity) */
+        SELECT request_digest, idempotency_key FROM run WHERE namespace_id = $1 AND dag_name = $2 AND run_id = $3"#,
+        namespace.0,
+        run.dag_name.as_str(),
+        run.run_id.as_str(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(match row {
+        Some(row) => Taken::Identity(Identity { key: row.idempotency_key, digest: rows::digest(row.request_digest)? }),
+        None => Taken::Nothing,
+    })
+}
+
+fn names(key: Option<&RunKey>) -> (Option<&str>, Option<&str>) {
+    (key.map(|key| key.dag_name.as_str()), key.map(|key| key.run_id.as_str()))
+}

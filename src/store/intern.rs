@@ -1,0 +1,227 @@
+//! Selectors and label sets, each stored once and known by a number. Numbers are commit order.
+
+use sqlx::{Connection as _, PgConnection};
+
+use super::error::{Error, Result};
+use super::rows;
+use crate::domain::labels::LabelSet;
+use crate::domain::selector::Selector;
+use crate::ids::{Digest, LabelSetNo, NamespaceId, SelectorNo};
+
+/// The number of this selector, taking the next one if it is new.
+///
+/// A short transaction of its own, before the one that uses the number. Locks the namespace's counter row when the
+/// selector is new, so that whoever has seen the counter at n has seen every selector up to n.
+///
+/// # Errors
+/// Of the database.
+pub async fn selector(conn: &mut PgConnection, namespace: NamespaceId, selector: &Selector) -> Result<SelectorNo> {
+    let canonical = selector.canonical();
+    let digest = Digest::of(&canonical);
+    if let Some(no) = find_selector(conn, namespace, &digest).await? {
+        return Ok(no);
+    }
+    let mut tx = conn.begin().await?;
+    lock_counters(&mut tx, namespace).await?;
+    let no = if let Some(no) = find_selector(&mut tx, namespace, &digest).await? {
+        no
+    } else {
+        let no = sqlx::query_scalar!(
+            r#"/* store::intern::selector */
+            WITH taken AS (
+                UPDATE namespace SET last_selector_no = last_selector_no + 1
+                WHERE namespace_id = $1 RETURNING last_selector_no
+            )
+            INSERT INTO selector (namespace_id, selector_no, digest, canonical, terms)
+            SELECT $1, last_selector_no, $2, $3, $4 FROM taken
+            RETURNING selector_no"#,
+            namespace.0,
+            &digest.0[..],
+            canonical,
+            &selector.terms(),
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        SelectorNo(no)
+    };
+    tx.commit().await?;
+    Ok(no)
+}
+
+/// The number of this label set, taking the next one if it is new; as [`selector`] does.
+///
+/// # Errors
+/// Of the database.
+pub async fn label_set(conn: &mut PgConnection, namespace: NamespaceId, offer: &LabelSet) -> Result<LabelSetNo> {
+    let canonical = offer.canonical();
+    let digest = Digest::of(&canonical);
+    if let Some(no) = find_label_set(conn, namespace, &digest).await? {
+        return Ok(no);
+    }
+    let mut tx = conn.begin().await?;
+    lock_counters(&mut tx, namespace).await?;
+    let no = if let Some(no) = find_label_set(&mut tx, namespace, &digest).await? {
+        no
+    } else {
+        let no = sqlx::query_scalar!(
+            r#"/* store::intern::label_set */
+            WITH taken AS (
+                UPDATE namespace SET last_label_set_no = last_label_set_no + 1
+                WHERE namespace_id = $1 RETURNING last_label_set_no
+            )
+            INSERT INTO label_set (namespace_id, label_set_no, digest, canonical, terms)
+            SELECT $1, last_label_set_no, $2, $3, $4 FROM taken
+            RETURNING label_set_no"#,
+            namespace.0,
+            &digest.0[..],
+            canonical,
+            &offer.terms(),
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        LabelSetNo(no)
+    };
+    tx.commit().await?;
+    Ok(no)
+}
+
+/// Selectors with numbers above `after` whose equality terms this label set holds, with the last number taken so far.
+/// Candidates: [`Selector::fits`] decides.
+///
+/// # Errors
+/// Of the database.
+pub async fn selectors_within(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    terms: &[String],
+    after: i64,
+) -> Result<(i64, Vec<(SelectorNo, Selector)>)> {
+    let last = counters(conn, namespace).await?.0;
+    let found = sqlx::query!(
+        r#"/* store::intern::selectors_within */
+        SELECT selector_no, canonical FROM selector
+        WHERE namespace_id = $1 AND terms <@ $2 AND selector_no > $3 AND selector_no <= $4"#,
+        namespace.0,
+        terms,
+        after,
+        last,
+    )
+    .fetch_all(conn)
+    .await?;
+    let found = found.into_iter().map(|row| Ok((SelectorNo(row.selector_no), rows::selector(&row.canonical)?)));
+    Ok((last, found.collect::<Result<_>>()?))
+}
+
+/// Label sets with numbers above `after` that hold all these terms, with the last number taken so far.
+///
+/// # Errors
+/// Of the database.
+pub async fn label_sets_with(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    terms: &[String],
+    after: i64,
+) -> Result<(i64, Vec<(LabelSetNo, LabelSet)>)> {
+    let last = counters(conn, namespace).await?.1;
+    let found = sqlx::query!(
+        r#"/* store::intern::label_sets_with */
+        SELECT label_set_no, canonical FROM label_set
+        WHERE namespace_id = $1 AND terms @> $2 AND label_set_no > $3 AND label_set_no <= $4"#,
+        namespace.0,
+        terms,
+        after,
+        last,
+    )
+    .fetch_all(conn)
+    .await?;
+    let found = found.into_iter().map(|row| Ok((LabelSetNo(row.label_set_no), offer(&row.canonical)?)));
+    Ok((last, found.collect::<Result<_>>()?))
+}
+
+/// The selector of a number.
+///
+/// # Errors
+/// [`Error::Unreadable`] when there is none.
+pub async fn selector_of(conn: &mut PgConnection, namespace: NamespaceId, no: SelectorNo) -> Result<Selector> {
+    let canonical = sqlx::query_scalar!(
+        r#"/* store::intern::selector_of */
+        SELECT canonical FROM selector WHERE namespace_id = $1 AND selector_no = $2"#,
+        namespace.0,
+        no.0,
+    )
+    .fetch_optional(conn)
+    .await?;
+    rows::selector(&canonical.ok_or_else(|| Error::Unreadable(format!("there is no selector {}", no.0)))?)
+}
+
+/// The label set of a number.
+///
+/// # Errors
+/// [`Error::Unreadable`] when there is none.
+pub async fn label_set_of(conn: &mut PgConnection, namespace: NamespaceId, no: LabelSetNo) -> Result<LabelSet> {
+    let canonical = sqlx::query_scalar!(
+        r#"/* store::intern::label_set_of */
+        SELECT canonical FROM label_set WHERE namespace_id = $1 AND label_set_no = $2"#,
+        namespace.0,
+        no.0,
+    )
+    .fetch_optional(conn)
+    .await?;
+    offer(&canonical.ok_or_else(|| Error::Unreadable(format!("there is no label set {}", no.0)))?)
+}
+
+/// A label set from its canonical form.
+pub(super) fn offer(canonical: &str) -> Result<LabelSet> {
+    serde_json::from_str(canonical).map_err(|error| Error::Unreadable(format!("label_set.canonical: {error}")))
+}
+
+/// The last selector and label set numbers taken: read before the rows, so that no row up to it is missed.
+async fn counters(conn: &mut PgConnection, namespace: NamespaceId) -> Result<(i64, i64)> {
+    let row = sqlx::query!(
+        r#"/* store::intern::counters */
+        SELECT last_selector_no, last_label_set_no FROM namespace WHERE namespace_id = $1"#,
+        namespace.0,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok((row.last_selector_no, row.last_label_set_no))
+}
+
+async fn lock_counters(conn: &mut PgConnection, namespace: NamespaceId) -> Result<()> {
+    sqlx::query!(
+        r#"/* store::intern::lock_counters */
+        SELECT namespace_id FROM namespace WHERE namespace_id = $1 FOR NO KEY UPDATE"#,
+        namespace.0,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(())
+}
+
+async fn find_selector(conn: &mut PgConnection, namespace: NamespaceId, digest: &Digest) -> Result<Option<SelectorNo>> {
+    let no = sqlx::query_scalar!(
+        r#"/* store::intern::find_selector */
+        SELECT selector_no FROM selector WHERE namespace_id = $1 AND digest = $2"#,
+        namespace.0,
+        &digest.0[..],
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(no.map(SelectorNo))
+}
+
+async fn find_label_set(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    digest: &Digest,
+) -> Result<Option<LabelSetNo>> {
+    let no = sqlx::query_scalar!(
+        r#"/* store::intern::find_label_set */
+        SELECT label_set_no FROM label_set WHERE namespace_id = $1 AND digest = $2"#,
+        namespace.0,
+        &digest.0[..],
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(no.map(LabelSetNo))
+}

@@ -1,0 +1,29 @@
+//! All SQL. Each statement stands beside the function that runs it and opens with a comment that names it; each write
+//! says how many rows it expects. Functions take a connection, so that a verb decides what is one transaction.
+//!
+//! `lock` reads under lock, `save` is the only writer of run state and takes nothing but transitions; the rest reads,
+//! or keeps what is not run state: sessions, claims, interned selectors and label sets.
+
+pub mod claim;
+pub mod create;
+pub mod db;
+pub mod error;
+pub mod event;
+pub mod intern;
+pub mod lock;
+pub mod migrate;
+pub mod pool;
+pub mod presence;
+pub mod read;
+pub mod rows;
+pub mod save;
+pub mod session;
+pub mod situation;
+pub mod sweep;
+pub mod worker;
+
+pub use db::{Db, Tx};
+pub use error::{Error, Result};
+
+/// A connection, in a transaction or not: what every function of the store takes.
+pub type Conn = sqlx::PgConnection;

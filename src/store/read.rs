@@ -1,0 +1,235 @@
+//! Reads of runs, for answers.
+
+use sqlx::PgConnection;
+
+use super::create::Payload;
+use super::error::Result;
+use super::rows::{self, RunRow};
+use crate::domain::Timestamp;
+use crate::domain::hold::Hold;
+use crate::domain::labels::Labels;
+use crate::domain::run::{Run, Status};
+use crate::ids::{DagName, NamespaceId, RunId, RunKey, WorkerId};
+
+/// A run with its task's hold and claim, while there is one.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The run.
+    pub run: Run,
+    /// Its hold, and who was given it when.
+    pub task: Option<(Hold, Option<(WorkerId, Timestamp)>)>,
+}
+
+/// Reads these runs, in the order given; those that do not exist are left out.
+///
+/// # Errors
+/// Of the database.
+pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKey]) -> Result<Vec<Found>> {
+    let dags: Vec<String> = keys.iter().map(|key| key.dag_name.to_string()).collect();
+    let ids: Vec<String> = keys.iter().map(|key| key.run_id.to_string()).collect();
+    let rows = sqlx::query!(
+        r#"/* store::read::runs */
+        SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
+               r.selector_no, s.canonical AS selector,
+               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.labels,
+               r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
+               r.created_at, r.updated_at, r.queued_at, r.claimed_at, r.started_at, r.finished_at,
+               r.cancel_requested_at, r.cancel_reason, r.error, r.failure, r.log_url, r.output_dropped,
+               t.hold_from AS "hold_from?", (extract(epoch FROM t.wait) * 1000000)::bigint AS "hold_wait_micros?",
+               t.worker_id AS "claim_worker_id?", t.claimed_at AS "claim_claimed_at?"
+        FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS k(dag_name, run_id, at)
+        JOIN run r ON r.namespace_id = $1 AND r.dag_name = k.dag_name AND r.run_id = k.run_id
+        JOIN selector s ON s.namespace_id = $1 AND s.selector_no = r.selector_no
+        LEFT JOIN task t ON t.namespace_id = $1 AND t.attempt_id = r.attempt_id
+        ORDER BY k.at"#,
+        namespace.0,
+        &dags,
+        &ids,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let task = match (row.hold_from, row.hold_wait_micros) {
+                (Some(from), Some(wait)) => {
+                    let claimed = row.claim_worker_id.map(rows::worker_id).transpose()?.zip(row.claim_claimed_at);
+                    Some((Hold { from, wait: rows::duration(wait)? }, claimed))
+                }
+                _ => None,
+            };
+            let run = RunRow {
+                dag_name: row.dag_name,
+                run_id: row.run_id,
+                status: row.status,
+                version: row.version,
+                attempt_id: row.attempt_id,
+                attempt_number: row.attempt_number,
+                operation: row.operation,
+                fence: row.fence,
+                selector_no: row.selector_no,
+                selector: row.selector,
+                wait_micros: row.wait_micros,
+                priority: row.priority,
+                labels: row.labels,
+                root_dag_name: row.root_dag_name,
+                root_run_id: row.root_run_id,
+                parent_dag_name: row.parent_dag_name,
+                parent_run_id: row.parent_run_id,
+                traceparent: row.traceparent,
+                worker_id: row.worker_id,
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+                queued_at: row.queued_at,
+                claimed_at: row.claimed_at,
+                started_at: row.started_at,
+                finished_at: row.finished_at,
+                cancel_requested_at: row.cancel_requested_at,
+                cancel_reason: row.cancel_reason,
+                error: row.error,
+                failure: row.failure,
+                log_url: row.log_url,
+                output_dropped: row.output_dropped,
+            };
+            Ok(Found { run: Run::try_from(run)?, task })
+        })
+        .collect()
+}
+
+/// Which runs a list asks for. Absent filters let everything through.
+#[derive(Debug, Clone, Default)]
+pub struct RunFilter {
+    /// Their status.
+    pub status: Option<Status>,
+    /// Their DAG.
+    pub dag_name: Option<DagName>,
+    /// The run id of the run at the top of their family.
+    pub root_run_id: Option<RunId>,
+    /// The run id of the run that dispatched them.
+    pub parent_run_id: Option<RunId>,
+    /// The worker that has them, or had them last.
+    pub worker_id: Option<WorkerId>,
+    /// Labels they carry, all of them.
+    pub labels: Labels,
+    /// Dispatched at or after.
+    pub created_after: Option<Timestamp>,
+    /// Dispatched before.
+    pub created_before: Option<Timestamp>,
+    /// Oldest first, else newest first.
+    pub oldest_first: bool,
+    /// How many at the most.
+    pub limit: i64,
+}
+
+/// The keys of the runs that pass a filter, in the order asked for.
+///
+/// # Errors
+/// Of the database.
+pub async fn keys(conn: &mut PgConnection, namespace: NamespaceId, filter: &RunFilter) -> Result<Vec<RunKey>> {
+    let labels = (!filter.labels.is_empty()).then(|| serde_json::json!(filter.labels));
+    let status = filter.status.map(Status::as_str);
+    let unfinished = filter.status.map(|status| !status.is_terminal());
+    /// One statement per direction, so that each reads its index in order and stops at the limit.
+    macro_rules! select {
+        ($name:literal, $order:literal) => {
+            sqlx::query!(
+                "/* store::read::keys ("
+                    + $name
+                    + r#") */
+                SELECT dag_name, run_id FROM run
+                WHERE namespace_id = $1
+                  AND ($2::text IS NULL OR status = $2)
+                  AND ($3::bool IS NOT TRUE OR finished_at IS NULL)
+                  AND ($4::text IS NULL OR dag_name = $4)
+                  AND ($5::text IS NULL OR root_run_id = $5)
+                  AND ($6::text IS NULL OR parent_run_id = $6)
+                  AND ($7::text IS NULL OR worker_id = $7)
+                  AND ($8::jsonb IS NULL OR labels @> $8)
+                  AND ($9::timestamptz IS NULL OR created_at >= $9)
+                  AND ($10::timestamptz IS NULL OR created_at < $10)
+                ORDER BY "#
+                    + $order
+                    + " LIMIT $11",
+                namespace.0,
+                status,
+                unfinished,
+                filter.dag_name.as_ref().map(DagName::as_str),
+                filter.root_run_id.as_ref().map(RunId::as_str),
+                filter.parent_run_id.as_ref().map(RunId::as_str),
+                filter.worker_id.as_ref().map(WorkerId::as_str),
+                labels,
+                filter.created_after,
+                filter.created_before,
+                filter.limit,
+            )
+        };
+    }
+    let found: Vec<(String, String)> = if filter.oldest_first {
+        let rows = select!("oldest", "created_at, dag_name, run_id").fetch_all(conn).await?;
+        rows.into_iter().map(|row| (row.dag_name, row.run_id)).collect()
+    } else {
+        let rows = select!("newest", "created_at DESC, dag_name DESC, run_id DESC").fetch_all(conn).await?;
+        rows.into_iter().map(|row| (row.dag_name, row.run_id)).collect()
+    };
+    found.into_iter().map(|(dag_name, run_id)| rows::key(dag_name, run_id)).collect()
+}
+
+/// What only a single run's read shows.
+#[derive(Debug, Clone, Default)]
+pub struct Detail {
+    /// Its output, JSON.
+    pub output: Option<String>,
+    /// Its progress, JSON.
+    pub progress: Option<String>,
+    /// What its dispatch carried.
+    pub payload: Payload,
+}
+
+/// Reads a run's payload; the dispatch's part only when asked for.
+///
+/// # Errors
+/// Of the database.
+pub async fn detail(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    key: &RunKey,
+    with_payload: bool,
+) -> Result<Detail> {
+    let row = sqlx::query!(
+        r#"/* store::read::detail */
+        SELECT output, progress, CASE WHEN $4 THEN definition END AS definition, CASE WHEN $4 THEN params END AS params,
+               CASE WHEN $4 THEN context END AS context
+        FROM payload WHERE namespace_id = $1 AND dag_name = $2 AND run_id = $3"#,
+        namespace.0,
+        key.dag_name.as_str(),
+        key.run_id.as_str(),
+        with_payload,
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map_or_else(Detail::default, |row| Detail {
+        output: row.output,
+        progress: row.progress,
+        payload: Payload { definition: row.definition, params: row.params, context: row.context },
+    }))
+}
+
+/// The versions of these runs and whether each has finished: one statement for all who wait for a change.
+///
+/// # Errors
+/// Of the database.
+pub async fn versions(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKey]) -> Result<Vec<(RunKey, i64)>> {
+    let dags: Vec<String> = keys.iter().map(|key| key.dag_name.to_string()).collect();
+    let ids: Vec<String> = keys.iter().map(|key| key.run_id.to_string()).collect();
+    let rows = sqlx::query!(
+        r#"/* store::read::versions */
+        SELECT r.dag_name, r.run_id, r.version
+        FROM unnest($2::text[], $3::text[]) AS k(dag_name, run_id)
+        JOIN run r ON r.namespace_id = $1 AND r.dag_name = k.dag_name AND r.run_id = k.run_id"#,
+        namespace.0,
+        &dags,
+        &ids,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter().map(|row| Ok((rows::key(row.dag_name, row.run_id)?, row.version))).collect()
+}

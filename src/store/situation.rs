@@ -1,0 +1,81 @@
+//! How the workers stand to a selector, at one moment.
+
+use sqlx::PgConnection;
+
+use super::error::Result;
+use crate::domain::condition::Situation;
+use crate::ids::NamespaceId;
+
+/// A situation, with the last label set number that was taken when it was read: a reader who knows fewer label sets
+/// has to learn the rest and look again.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// What was seen.
+    pub situation: Situation,
+    /// The namespace's counter then.
+    pub last_label_set_no: i64,
+}
+
+/// Reads the situation of a selector that these label sets fit.
+///
+/// Stops at the first session that fits, so its cost grows only with fitting sessions that have no free slot.
+///
+/// # Errors
+/// Of the database.
+pub async fn read(conn: &mut PgConnection, namespace: NamespaceId, fitting: &[i64]) -> Result<Seen> {
+    let row = sqlx::query!(
+        r#"/* store::situation::read */
+        WITH clock AS MATERIALIZED (SELECT roadstead_now() AS now)
+        SELECT c.now AS "now!", n.last_label_set_no, m.present_from AS "matched_from?",
+            (m.present_from IS NOT NULL OR EXISTS (
+                SELECT FROM worker_session s
+                WHERE s.namespace_id = $1 AND s.ended_at IS NULL AND s.present_from IS NOT NULL
+                  AND s.last_seen + s.stale_after > c.now)) AS "any_healthy!",
+            (m.present_from IS NOT NULL AND EXISTS (
+                SELECT FROM worker_session s
+                WHERE s.namespace_id = $1 AND s.ended_at IS NULL AND s.label_set_no = ANY($2)
+                  AND s.present_from IS NOT NULL AND s.last_seen + s.stale_after > c.now
+                  AND s.slots > (SELECT count(*) FROM task t
+                                 WHERE t.namespace_id = $1 AND t.worker_id = s.worker_id
+                                   AND t.session_id = s.session_id AND t.claim_until IS NOT NULL)
+                              + (SELECT count(*) FROM attempt a
+                                 WHERE a.namespace_id = $1 AND a.worker_id = s.worker_id
+                                   AND a.session_id = s.session_id AND a.status = 'running'))) AS "free!",
+            (m.present_from IS NULL AND EXISTS (
+                SELECT FROM worker_session s
+                WHERE s.namespace_id = $1 AND s.ended_at IS NULL AND s.label_set_no = ANY($2)
+                  AND s.present_from IS NULL AND s.last_seen + s.stale_after > c.now)) AS "draining!",
+            CASE WHEN m.present_from IS NULL THEN greatest(
+                (SELECT max(p.until_at) FROM unnest($2::bigint[]) AS f(label_set_no)
+                 CROSS JOIN LATERAL (SELECT until_at FROM presence
+                                     WHERE namespace_id = $1 AND label_set_no = f.label_set_no
+                                     ORDER BY until_at DESC LIMIT 1) p),
+                (SELECT max(s.last_seen + s.stale_after) FROM worker_session s
+                 WHERE s.namespace_id = $1 AND s.ended_at IS NULL AND s.label_set_no = ANY($2)
+                   AND s.present_from IS NOT NULL),
+                (SELECT max(until_at) FROM outage WHERE namespace_id = $1)) END AS "gap_from?"
+        FROM clock c
+        JOIN namespace n ON n.namespace_id = $1
+        LEFT JOIN LATERAL (
+            SELECT s.present_from FROM worker_session s
+            WHERE s.namespace_id = $1 AND s.ended_at IS NULL AND s.label_set_no = ANY($2)
+              AND s.present_from IS NOT NULL AND s.last_seen + s.stale_after > c.now
+            LIMIT 1
+        ) m ON true"#,
+        namespace.0,
+        fitting,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(Seen {
+        situation: Situation {
+            at: row.now,
+            any_healthy: row.any_healthy,
+            matched: row.matched_from.is_some(),
+            free: row.free,
+            draining: row.draining,
+            since: row.matched_from.or(row.gap_from),
+        },
+        last_label_set_no: row.last_label_set_no,
+    })
+}

@@ -1,0 +1,180 @@
+//! Reads of workers, for answers: each with its latest session.
+
+use std::collections::BTreeSet;
+
+use sqlx::PgConnection;
+
+use super::error::Result;
+use super::rows;
+use crate::domain::Timestamp;
+use crate::domain::labels::Labels;
+use crate::domain::session::{EndReason, Session, WorkerState};
+use crate::ids::{AttemptId, LabelSetNo, NamespaceId, SessionId, SessionKey, WorkerId};
+
+/// A worker as its latest session stands.
+#[derive(Debug, Clone)]
+pub struct WorkerView {
+    /// Its name.
+    pub worker_id: WorkerId,
+    /// Its latest session.
+    pub session_id: SessionId,
+    /// What it is to the matcher.
+    pub state: WorkerState,
+    /// What it offers.
+    pub labels: Labels,
+    /// Keys it keeps for those who mention them.
+    pub exclusive: BTreeSet<String>,
+    /// How many tasks it may have at a time.
+    pub slots: i32,
+    /// Tasks it was given and has not acknowledged.
+    pub claimed: i64,
+    /// Attempts it runs.
+    pub running: i64,
+    /// Its own version.
+    pub version: Option<String>,
+    /// Its last sign of life.
+    pub last_seen_at: Timestamp,
+    /// Whether it is given no more tasks.
+    pub drain: bool,
+    /// Why, if somebody said.
+    pub drain_comment: Option<String>,
+}
+
+/// Which workers a list asks for.
+#[derive(Debug, Clone, Default)]
+pub struct WorkerFilter {
+    /// Labels they offer, all of them.
+    pub labels: Labels,
+    /// What they are to the matcher.
+    pub state: Option<WorkerState>,
+    /// How many at the most.
+    pub limit: i64,
+}
+
+/// Reads workers by name, or one of them.
+///
+/// # Errors
+/// Of the database.
+pub async fn views(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    worker_id: Option<&WorkerId>,
+    filter: &WorkerFilter,
+) -> Result<Vec<WorkerView>> {
+    let terms: Vec<String> = filter.labels.iter().map(|(key, value)| crate::domain::labels::term(key, value)).collect();
+    let rows = sqlx::query!(
+        r#"/* store::worker::views */
+        WITH clock AS MATERIALIZED (SELECT roadstead_now() AS now)
+        SELECT s.worker_id, s.session_id, s.label_set_no, s.slots, s.version, s.last_seen, s.present_from, s.end_reason,
+               (extract(epoch FROM s.stale_after) * 1000000)::bigint AS "stale_after_micros!",
+               (extract(epoch FROM s.lease_ttl) * 1000000)::bigint AS "lease_ttl_micros!",
+               l.canonical AS offer, clock.now AS "now!",
+               (SELECT count(*) FROM task t WHERE t.namespace_id = $1 AND t.worker_id = s.worker_id
+                    AND t.session_id = s.session_id AND t.claim_until IS NOT NULL) AS "claimed!",
+               (SELECT count(*) FROM attempt a WHERE a.namespace_id = $1 AND a.worker_id = s.worker_id
+                    AND a.session_id = s.session_id AND a.status = 'running') AS "running!"
+        FROM clock
+        CROSS JOIN worker w
+        JOIN worker_session s ON s.namespace_id = $1 AND s.worker_id = w.worker_id AND s.session_id = w.session_id
+        JOIN label_set l ON l.namespace_id = $1 AND l.label_set_no = s.label_set_no
+        WHERE w.namespace_id = $1 AND ($2::text IS NULL OR w.worker_id = $2) AND l.terms @> $3
+          AND ($4::text IS NULL OR $4 = CASE WHEN s.ended_at IS NOT NULL THEN 'ended'
+                                             WHEN clock.now >= s.last_seen + s.stale_after THEN 'stale'
+                                             WHEN s.present_from IS NULL THEN 'draining' ELSE 'healthy' END)
+        ORDER BY w.worker_id LIMIT $5"#,
+        namespace.0,
+        worker_id.map(WorkerId::as_str),
+        &terms,
+        filter.state.map(WorkerState::as_str),
+        filter.limit,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let offer = super::intern::offer(&row.offer)?;
+            let session = Session {
+                key: rows::session(row.worker_id, row.session_id)?,
+                label_set_no: LabelSetNo(row.label_set_no),
+                slots: row.slots,
+                stale_after: rows::duration(row.stale_after_micros)?,
+                lease_ttl: rows::duration(row.lease_ttl_micros)?,
+                last_seen: row.last_seen,
+                present_from: row.present_from,
+                ended: row.end_reason.map(|word| rows::word("end_reason", &word, EndReason::from_word)).transpose()?,
+            };
+            Ok(WorkerView {
+                state: session.state(row.now),
+                worker_id: session.key.worker_id,
+                session_id: session.key.session_id,
+                labels: offer.labels,
+                exclusive: offer.exclusive,
+                slots: row.slots,
+                claimed: row.claimed,
+                running: row.running,
+                version: row.version,
+                last_seen_at: row.last_seen,
+                drain: session.present_from.is_none() && session.ended.is_none(),
+                drain_comment: None,
+            })
+        })
+        .collect()
+}
+
+/// The attempts a session runs whose cancel was asked for.
+///
+/// # Errors
+/// Of the database.
+pub async fn to_cancel(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    session: &SessionKey,
+) -> Result<Vec<AttemptId>> {
+    let ids = sqlx::query_scalar!(
+        r#"/* store::worker::to_cancel */
+        SELECT a.attempt_id FROM attempt a
+        JOIN run r ON r.namespace_id = a.namespace_id AND r.dag_name = a.dag_name AND r.run_id = a.run_id
+        WHERE a.namespace_id = $1 AND a.worker_id = $2 AND a.session_id = $3 AND a.status = 'running'
+          AND r.cancel_requested_at IS NOT NULL"#,
+        namespace.0,
+        session.worker_id.as_str(),
+        session.session_id.as_str(),
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(ids.into_iter().map(AttemptId).collect())
+}
+
+/// Those of these attempts, each with the digest of a token, that this session does not run under that token.
+///
+/// # Errors
+/// Of the database.
+pub async fn not_held(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    session: &SessionKey,
+    named: &[(AttemptId, crate::ids::Digest)],
+) -> Result<Vec<AttemptId>> {
+    let ids: Vec<sqlx::types::Uuid> = named.iter().map(|(id, _)| id.0).collect();
+    let digests: Vec<Vec<u8>> = named.iter().map(|(_, digest)| digest.0.to_vec()).collect();
+    let lost = sqlx::query_scalar!(
+        r#"/* store::worker::not_held */
+        SELECT n.attempt_id AS "attempt_id!" FROM unnest($4::uuid[], $5::bytea[]) AS n(attempt_id, token_digest)
+        WHERE NOT EXISTS (
+            SELECT FROM attempt a
+            WHERE a.namespace_id = $1 AND a.attempt_id = n.attempt_id AND a.token_digest = n.token_digest
+              AND a.worker_id = $2 AND a.session_id = $3 AND a.status = 'running')
+          AND NOT EXISTS (
+            SELECT FROM task t
+            WHERE t.namespace_id = $1 AND t.attempt_id = n.attempt_id AND t.token_digest = n.token_digest
+              AND t.worker_id = $2 AND t.session_id = $3)"#,
+        namespace.0,
+        session.worker_id.as_str(),
+        session.session_id.as_str(),
+        &ids,
+        &digests,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(lost.into_iter().map(AttemptId).collect())
+}
