@@ -6,7 +6,7 @@ use crate::domain::refusal::Refusal;
 use crate::ids::{NamespaceId, RunKey};
 use crate::store;
 
-pub use crate::store::event::EventView;
+pub use crate::store::event::Event;
 
 impl Coordinator {
     /// A run's events after `after` (a version), in the run's order.
@@ -19,7 +19,7 @@ impl Coordinator {
         key: &RunKey,
         after: i64,
         limit: i64,
-    ) -> Result<Vec<EventView>, Error> {
+    ) -> Result<Vec<Event>, Error> {
         let read = async {
             let mut conn = self.0.db.conn().await?;
             let events = store::event::of_run(&mut conn, namespace, key, after, limit).await?;

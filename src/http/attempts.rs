@@ -41,7 +41,8 @@ pub(super) async fn ack_attempt(
 
 /// Renew a lease
 ///
-/// For a worker that keeps a single attempt alive. Problems of its own: `lease-lost`, `attempt-superseded`, `run-finished`.
+/// For a worker that keeps a single attempt alive. Problems of its own: `lease-lost`, `attempt-superseded`,
+/// `run-finished`.
 #[utoipa::path(
     post,
     path = "/v1/attempts/{attempt_id}/renew",
@@ -69,8 +70,8 @@ pub(super) async fn renew_attempt(
 
 /// Give back a task or an attempt
 ///
-/// A task that was not acknowledged goes back to its place in the queue; an attempt that was ends like one whose lease was
-/// lost. It is not offered to the same session for 30 s. Problems of its own: `claim-expired`, `lease-lost`,
+/// A task that was not acknowledged goes back to its place in the queue; an attempt that was ends like one whose lease
+/// was lost. It is not offered to the same session for 30 s. Problems of its own: `claim-expired`, `lease-lost`,
 /// `attempt-superseded`, `run-finished`.
 #[utoipa::path(
     post,
@@ -102,8 +103,8 @@ pub(super) async fn release_attempt(
 
 /// Report on an attempt
 ///
-/// Progress, a pause or an end. The same end again is answered alike, also after a retry. Problems of its own: `claim-expired`,
-/// `lease-lost`, `attempt-superseded`, `run-finished`.
+/// Progress, a pause or an end. The same end again is answered alike, also after a retry. Problems of its own:
+/// `claim-expired`, `lease-lost`, `attempt-superseded`, `run-finished`.
 #[utoipa::path(
     post,
     path = "/v1/attempts/{attempt_id}/report",

@@ -1,4 +1,4 @@
-//! The description of the interface, as OpenAPI has it: what the routes cannot say of themselves.
+//! The description of the interface, as `OpenAPI` has it: what the routes cannot say of themselves.
 
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -15,10 +15,11 @@ use super::wire::runs::{AwaitedChange, Order};
 #[openapi(
     info(
         title = "Roadstead",
-        description = "A dispatch coordinator: a dispatched run waits, safely and visibly, until the right worker comes alongside.\n\n\
-            Clients must accept new response fields and new string values. What is absent is absent: answers carry no nulls, and \
-            a null in a request reads as absent. Every error is a `Problem`, whose `action` says what to do; only 429, 502, 503, \
-            504 and a broken connection mean *send the same again*.",
+        description = "A dispatch coordinator: a dispatched run waits, safely and visibly, until the right worker \
+            comes alongside.\n\n\
+            Clients must accept new response fields and new string values. What is absent is absent: answers carry no \
+            nulls, and a null in a request reads as absent. Every error is a `Problem`, whose `action` says what to \
+            do; only 429, 502, 503, 504 and a broken connection mean *send the same again*.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     servers((url = "/", description = "Where this document was read.")),

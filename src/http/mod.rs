@@ -46,7 +46,6 @@ fn api() -> OpenApiRouter<Coordinator> {
 }
 
 /// The whole interface, ready to be served.
-#[must_use]
 pub fn router(coordinator: Coordinator) -> Router {
     let (router, document) = api().split_for_parts();
     let document = document::served(document);
@@ -58,7 +57,7 @@ pub fn router(coordinator: Coordinator) -> Router {
     finished(router)
 }
 
-/// The OpenAPI document of [`router`].
+/// The `OpenAPI` document of [`router`].
 #[must_use]
 pub fn openapi() -> Document {
     document::completed(api().split_for_parts().1)

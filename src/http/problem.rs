@@ -15,10 +15,14 @@ pub use translation::{Verb, translate};
 /// The media type of every problem.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
+/// The most wrong parts that are listed; `detail` counts them all.
+const MAX_ERRORS: usize = 100;
+
 /// One part of a request that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct FieldError {
-    /// Where: a JSON pointer into the body, `?name` for a query parameter, `{name}` for a part of the path, else the name of a header.
+    /// Where: a JSON pointer into the body, `?name` for a query parameter, `{name}` for a part of the path, else the
+    /// name of a header.
     #[schema(example = "/worker_selector/zone")]
     pub pointer: String,
     /// Which rule it breaks.
@@ -35,12 +39,10 @@ impl FieldError {
 
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pointer.is_empty() {
-            f.write_str("the body")?
-        } else {
-            write!(f, "`{}`", self.pointer)?
+        match self.pointer.as_str() {
+            "" => write!(f, "the body {}", self.detail),
+            pointer => write!(f, "`{pointer}` {}", self.detail),
         }
-        write!(f, " {}", self.detail)
     }
 }
 
@@ -63,8 +65,8 @@ pub struct Problem {
     /// The kind of problem, for machines; more may be added.
     #[schema(value_type = String, example = "no-matching-worker")]
     code: Code,
-    /// What to do: `retry` the same request later, `register` anew, `stop_attempt` (stop working on it, its result is not
-    /// wanted), `fix_request`, or `give_up`. More may be added.
+    /// What to do: `retry` the same request later, `register` anew, `stop_attempt` (stop working on it, its result is
+    /// not wanted), `fix_request`, or `give_up`. More may be added.
     #[schema(value_type = String, example = "give_up")]
     action: Action,
     /// How long to wait before the same request is sent again.
@@ -94,12 +96,13 @@ impl Problem {
     }
 
     /// The problem of a request with these wrong parts.
-    pub fn invalid(errors: Vec<FieldError>) -> Self {
+    pub fn invalid(mut errors: Vec<FieldError>) -> Self {
         let detail = match errors.as_slice() {
             [] => "the request is not valid".to_owned(),
             [only] => only.to_string(),
             [first, rest @ ..] => format!("{first}, and {} more", rest.len()),
         };
+        errors.truncate(MAX_ERRORS);
         Self { errors, ..Self::new(Code::InvalidRequest, detail) }
     }
 

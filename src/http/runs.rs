@@ -25,10 +25,10 @@ fn problem(error: Error) -> Problem {
 
 /// Dispatch a run
 ///
-/// Records the run and lets it wait for a worker that matches its selector. A repeat with the same `Idempotency-Key`, or
-/// without a key with the same identity, and with the same body answers the run as it is now, with
-/// `Idempotent-Replayed: true`. Problems of its own: `no-available-worker` and `no-matching-worker` when it would not wait,
-/// `run-exists`, `idempotency-mismatch`.
+/// Records the run and lets it wait for a worker that matches its selector. A repeat with the same `Idempotency-Key`,
+/// or without a key with the same identity, and with the same body answers the run as it is now, with
+/// `Idempotent-Replayed: true`. Problems of its own: `no-available-worker` and `no-matching-worker` when it would not
+/// wait, `run-exists`, `idempotency-mismatch`.
 #[utoipa::path(
     post,
     path = "/v1/runs",
@@ -94,8 +94,8 @@ pub(super) async fn list_runs(
 
 /// Read a run
 ///
-/// With `wait_seconds` the answer comes when the run has changed or finished, or when the wait is over, whichever is first;
-/// in each case it is the run as it is then.
+/// With `wait_seconds` the answer comes when the run has changed or finished, or when the wait is over, whichever is
+/// first; in each case it is the run as it is then.
 #[utoipa::path(
     get,
     path = "/v1/dags/{dag_name}/runs/{run_id}",
@@ -117,8 +117,8 @@ pub(super) async fn get_run(
 
 /// Cancel a run
 ///
-/// A run that waits is aborted at once; one that runs is asked to stop, and its worker is told by its next sign of life. A
-/// run that has ended stays as it is.
+/// A run that waits is aborted at once; one that runs is asked to stop, and its worker is told by its next sign of
+/// life. A run that has ended stays as it is.
 #[utoipa::path(
     post,
     path = "/v1/dags/{dag_name}/runs/{run_id}/cancel",
@@ -156,8 +156,9 @@ pub(super) async fn list_run_events(
     Path(run): Path<RunPath>,
     Query(list): Query<ListRunEvents>,
 ) -> Result<Json<EventList>, Problem> {
-    let events = coordinator.list_run_events(caller.namespace, &run.key(), list.after, list.limit).await;
-    Ok(Json(EventList::of(events.map_err(problem)?, list.after)))
+    let key = run.key();
+    let events = coordinator.list_run_events(caller.namespace, &key, list.after, list.limit).await;
+    Ok(Json(EventList::of(&key, events.map_err(problem)?, list.after)))
 }
 
 #[cfg(test)]

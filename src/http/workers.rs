@@ -4,10 +4,9 @@ use axum::extract::State;
 
 use super::extract::{Caller, Json, NoQuery, Path, Query, WorkerPath};
 use super::problem::{Problem, Verb, translate};
+use super::wire::sessions::{HeartbeatAnswer, HeartbeatRequest, RegisterAnswer, RegisterRequest};
 use super::wire::tasks::{PollRequest, Polled};
-use super::wire::workers::{
-    Deregister, HeartbeatAnswer, HeartbeatRequest, ListWorkers, RegisterRequest, Session, Worker, WorkerList,
-};
+use super::wire::workers::{Deregister, ListWorkers, Worker, WorkerList};
 use crate::coordinator::{Coordinator, Error};
 
 fn problem(error: Error) -> Problem {
@@ -16,8 +15,8 @@ fn problem(error: Error) -> Problem {
 
 /// Register a worker
 ///
-/// Begins a session, or changes the labels and slots of the one it names. Another session of the same worker ends, and what
-/// it had is lost at once.
+/// Begins a session, or changes the labels and slots of the one it names. Another session of the same worker ends, and
+/// what it had is lost at once.
 #[utoipa::path(
     put,
     path = "/v1/workers/{worker_id}",
@@ -25,7 +24,7 @@ fn problem(error: Error) -> Problem {
     tag = "workers",
     params(WorkerPath),
     request_body = RegisterRequest,
-    responses((status = 200, description = "The session.", body = Session)),
+    responses((status = 200, description = "The session.", body = RegisterAnswer)),
 )]
 pub(super) async fn register_worker(
     State(coordinator): State<Coordinator>,
@@ -33,7 +32,7 @@ pub(super) async fn register_worker(
     Path(worker): Path<WorkerPath>,
     _: NoQuery,
     Json(request): Json<RegisterRequest>,
-) -> Result<Json<Session>, Problem> {
+) -> Result<Json<RegisterAnswer>, Problem> {
     let registration = request.into_registration(worker.worker_id);
     let registered = coordinator.register_worker(caller.namespace, registration).await.map_err(problem)?;
     Ok(Json(registered.into()))
@@ -41,8 +40,8 @@ pub(super) async fn register_worker(
 
 /// Ask for work
 ///
-/// Waits until there is a task that matches, or for `wait_seconds`. What is given must be acknowledged in time, else it goes
-/// back into the queue. Waiting is a sign of life. Problems of its own: `unknown-session`.
+/// Waits until there is a task that matches, or for `wait_seconds`. What is given must be acknowledged in time, else it
+/// goes back into the queue. Waiting is a sign of life. Problems of its own: `unknown-session`.
 #[utoipa::path(
     post,
     path = "/v1/workers/{worker_id}/poll",

@@ -20,9 +20,7 @@ pub struct NewEvent {
 
 /// An event as it was written.
 #[derive(Debug, Clone)]
-pub struct EventView {
-    /// Whose.
-    pub key: RunKey,
+pub struct Event {
     /// Its id.
     pub event_id: Uuid,
     /// The run's version that it made.
@@ -45,7 +43,7 @@ pub async fn of_run(
     key: &RunKey,
     after: i64,
     limit: i64,
-) -> Result<Vec<EventView>> {
+) -> Result<Vec<Event>> {
     let rows = sqlx::query!(
         r#"/* store::event::of_run */
         SELECT event_id, run_seq, type AS kind, occurred_at, data FROM event
@@ -61,8 +59,7 @@ pub async fn of_run(
     .await?;
     rows.into_iter()
         .map(|row| {
-            Ok(EventView {
-                key: key.clone(),
+            Ok(Event {
                 event_id: row.event_id,
                 run_seq: row.run_seq,
                 kind: rows::word("event.type", &row.kind, EventType::from_word)?,

@@ -34,10 +34,6 @@ pub struct WorkerView {
     pub version: Option<String>,
     /// Its last sign of life.
     pub last_seen_at: Timestamp,
-    /// Whether it is given no more tasks.
-    pub drain: bool,
-    /// Why, if somebody said.
-    pub drain_comment: Option<String>,
 }
 
 /// Which workers a list asks for.
@@ -114,8 +110,6 @@ pub async fn views(
                 running: row.running,
                 version: row.version,
                 last_seen_at: row.last_seen,
-                drain: session.present_from.is_none() && session.ended.is_none(),
-                drain_comment: None,
             })
         })
         .collect()

@@ -17,6 +17,9 @@ use crate::http::problem::{Code, Problem};
 /// The largest body.
 pub const MAX_BYTES: usize = 4 * 1024 * 1024;
 
+/// The most that is set aside for a body on its word alone.
+const PREPARED_BYTES: usize = 64 * 1024;
+
 /// How long the rest of a body that is too large is read and thrown away, so that a client which writes all before it
 /// reads gets to see its answer rather than a broken connection.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -102,7 +105,7 @@ async fn read_whole(headers: &HeaderMap, mut body: Body) -> Result<Vec<u8>, Prob
         // It has not sent the body yet, and will not once it has this answer.
         return Err(too_large());
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(announced).unwrap_or(MAX_BYTES).min(MAX_BYTES));
+    let mut bytes = Vec::with_capacity(usize::try_from(announced).unwrap_or(MAX_BYTES).min(PREPARED_BYTES));
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let frame = frame.map_err(|_| Problem::new(Code::MalformedJson, "the body broke off"))?;
         let Ok(data) = frame.into_data() else { continue };

@@ -161,7 +161,11 @@ mod tests {
 
         /// The grammar is serde_json's: one byte changed, and both still agree whether it is JSON.
         #[test]
-        fn agrees_with_serde_json_on_broken_text(value in json(), at in any::<prop::sample::Index>(), byte in 0u8..128) {
+        fn agrees_with_serde_json_on_broken_text(
+            value in json(),
+            at in any::<prop::sample::Index>(),
+            byte in 0u8..128,
+        ) {
             let mut text = serde_json::to_string(&value).unwrap().into_bytes();
             let at = at.index(text.len());
             text[at] = byte;

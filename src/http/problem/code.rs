@@ -71,6 +71,7 @@ pub(super) struct Facts {
 
 impl Code {
     /// Every code.
+    #[cfg(test)]
     pub const ALL: &'static [Self] = &[
         Self::MalformedJson,
         Self::InvalidRequest,

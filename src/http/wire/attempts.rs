@@ -114,8 +114,8 @@ pub struct ReportRequest {
     /// What went wrong, for people; cut at 16 KiB.
     #[schema(nullable = false)]
     pub error: Option<String>,
-    /// What it leaves: any JSON, kept as sent. Over 256 KiB, or nested more than 128 levels deep, it is dropped and the run
-    /// says `output_dropped`.
+    /// What it leaves: any JSON, kept as sent. Over 256 KiB, or nested more than 128 levels deep, it is dropped and the
+    /// run says `output_dropped`.
     #[schema(value_type = serde_json::Value, required = false)]
     pub output: Option<String>,
     /// How far it is: any JSON, kept as sent; within the same bounds, beyond which the progress before stays.

@@ -1,4 +1,4 @@
-//! Events: what happened to a run, in the names of CloudEvents 1.0 where those exist.
+//! Events: what happened to a run, in the names of `CloudEvents` 1.0 where those exist.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -6,12 +6,13 @@ use uuid::Uuid;
 
 use super::raw::RawJson;
 use super::{DEFAULT_LIMIT, MAX_INTEGER, MAX_LIMIT};
-use crate::coordinator::events::EventView;
+use crate::coordinator::events::Event as Committed;
 
 use crate::domain::labels::LabelsSchema;
 use crate::domain::snapshot::RunSnapshot;
 use crate::http::extract::query::read as query;
 use crate::http::extract::{Fields, FromFields, Reading, Settings};
+use crate::ids::RunKey;
 
 /// Which events of a run to list.
 #[derive(Debug, Clone, PartialEq, Eq, utoipa::IntoParams)]
@@ -56,7 +57,7 @@ pub struct Event {
     /// The run as it was then.
     #[schema(value_type = EventData)]
     pub data: RawJson,
-    /// `1.0`, the version of CloudEvents.
+    /// `1.0`, the version of `CloudEvents`.
     #[schema(value_type = String, example = "1.0")]
     pub specversion: &'static str,
     /// Where it comes from.
@@ -87,26 +88,63 @@ pub struct EventList {
 }
 
 impl EventList {
-    /// The page that follows `after`.
-    pub fn of(events: Vec<EventView>, after: i64) -> Self {
+    /// The page of a run's events that follows `after`.
+    pub fn of(run: &RunKey, events: Vec<Committed>, after: i64) -> Self {
         let next_after = events.last().map_or(after, |event| event.run_seq);
-        Self { events: events.into_iter().map(Event::from).collect(), next_after }
+        Self { events: events.into_iter().map(|event| Event::of(run, event)).collect(), next_after }
     }
 }
 
-impl From<EventView> for Event {
-    fn from(event: EventView) -> Self {
+impl Event {
+    fn of(run: &RunKey, event: Committed) -> Self {
         Self {
             id: event.event_id,
             run_seq: event.run_seq,
             kind: event.kind.to_string(),
             time: event.occurred_at,
-            subject: event.key.to_string(),
-            dag_name: event.key.dag_name.into(),
-            run_id: event.key.run_id.into(),
+            dag_name: run.dag_name.to_string(),
+            run_id: run.run_id.to_string(),
             data: RawJson(event.data),
             specversion: "1.0",
             source: "/v1/dags",
+            subject: run.to_string(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::event::EventType;
+    use crate::ids::{DagName, RunId};
+
+    #[test]
+    fn an_event_bears_the_names_of_cloud_events() {
+        let run = RunKey { dag_name: DagName::parse("a / b").unwrap(), run_id: RunId::parse("r-1").unwrap() };
+        let committed = Committed {
+            event_id: Uuid::nil(),
+            run_seq: 3,
+            kind: EventType::Queued,
+            occurred_at: DateTime::UNIX_EPOCH,
+            data: r#"{"run": {}}"#.into(),
+        };
+        let page = serde_json::to_value(EventList::of(&run, vec![committed], 2)).unwrap();
+        let expected = json!({
+            "id": "00000000-0000-0000-0000-000000000000",
+            "run_seq": 3,
+            "type": "dag.run.queued",
+            "time": "1970-01-01T00:00:00Z",
+            "dag_name": "a / b",
+            "run_id": "r-1",
+            "data": {"run": {}},
+            "specversion": "1.0",
+            "source": "/v1/dags",
+            "subject": "a / b/r-1",
+        });
+        assert_eq!(page, json!({"events": [expected], "next_after": 3}));
+        let none = EventList::of(&run, vec![], 2);
+        assert_eq!(serde_json::to_value(none).unwrap(), json!({"events": [], "next_after": 2}));
     }
 }

@@ -5,6 +5,7 @@ pub mod dispatch;
 pub mod events;
 pub mod raw;
 pub mod runs;
+pub mod sessions;
 pub mod tasks;
 pub mod workers;
 

@@ -27,8 +27,8 @@ pub struct PollRequest {
     /// How long to wait for a task; more than 50 is lowered to 50. 20 when absent.
     #[schema(value_type = f64, required = false, minimum = 0)]
     pub wait_seconds: Duration,
-    /// The poll's own name. The same again is given that poll's unacknowledged tasks again, with fresh tokens: so a poll
-    /// whose answer was lost loses nothing.
+    /// The poll's own name. The same again is given that poll's unacknowledged tasks again, with fresh tokens: so a
+    /// poll whose answer was lost loses nothing.
     #[schema(nullable = false, min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub poll_id: Option<String>,
 }

@@ -1,0 +1,119 @@
+//! What every test stands on: a service of its own on a database of its own, and an autopsy at the end.
+
+mod autopsy;
+pub mod client;
+mod database;
+pub mod worker;
+
+use std::time::Duration;
+
+use roadstead::config::{Config, Flags};
+use roadstead::server::Server;
+use sqlx::PgPool;
+
+pub use client::{Client, Reply};
+pub use worker::Worker;
+
+/// Settings of a test's service: those of the product, but with a quick sweep.
+pub fn settings() -> Config {
+    let flags = Flags { listen: Some("127.0.0.1:0".into()), ..Flags::default() };
+    let mut config = Config::load(None, std::iter::empty(), &flags).expect("the defaults are valid");
+    config.coordinator.sweep_interval = Duration::from_millis(50);
+    config.coordinator.fallback_interval = Duration::from_millis(500);
+    config
+}
+
+/// A test's service and database.
+pub struct Test {
+    /// Speaks to the service.
+    pub client: Client,
+    /// Looks into the database behind the service's back.
+    pub pool: PgPool,
+    /// The database's URL, for a second service on it.
+    pub database_url: String,
+    /// The settings the service was started with.
+    pub config: Config,
+}
+
+/// Runs a test on a fresh service with the usual settings, and an autopsy after it.
+pub async fn with<F: AsyncFnOnce(&Test)>(body: F) {
+    with_settings(settings(), body).await;
+}
+
+/// Runs a test on a fresh service with these settings, and an autopsy after it.
+pub async fn with_settings<F: AsyncFnOnce(&Test)>(config: Config, body: F) {
+    let database = database::create().await;
+    let pool = PgPool::connect(&database.url).await.expect("the test's database answers");
+    let server = Server::start(&config, &database.url).await.expect("the service starts");
+    let client = Client::new(&format!("http://{}", server.address()));
+    let test = Test { client, pool, database_url: database.url.clone(), config };
+    body(&test).await;
+    server.stop().await;
+    autopsy::check(&test).await;
+    test.pool.close().await;
+    database.drop().await;
+}
+
+impl Test {
+    /// Another service on the same database.
+    pub async fn replica(&self) -> (Server, Client) {
+        let server = Server::start(&self.config, &self.database_url).await.expect("the replica starts");
+        let client = Client::new(&format!("http://{}", server.address()));
+        (server, client)
+    }
+
+    /// Moves the database's clock forward, and the sweep's stamp with it: time passes, nobody was away.
+    ///
+    /// Every session goes on giving signs of life unless `forgotten` names its worker.
+    pub async fn advance(&self, by: Duration) {
+        self.advance_forgetting(by, None).await;
+    }
+
+    /// As [`Self::advance`], with all workers whose names begin so giving no sign of life meanwhile; `Some("")` is all.
+    pub async fn advance_forgetting(&self, by: Duration, forgotten: Option<&str>) {
+        let micros = i64::try_from(by.as_micros()).unwrap();
+        let mut tx = self.pool.begin().await.unwrap();
+        let offset: i64 =
+            sqlx::query_scalar("SELECT (extract(epoch FROM roadstead_now() - clock_timestamp()) * 1000000)::bigint")
+                .fetch_one(&mut *tx)
+                .await
+                .unwrap();
+        // The function's own rounding must not add up over many moves.
+        let offset = (offset + 500).div_euclid(1_000) * 1_000 + micros;
+        let function = format!(
+            "CREATE OR REPLACE FUNCTION roadstead_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
+             AS $$ SELECT clock_timestamp() + interval '{offset} microseconds' $$"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(function)).execute(&mut *tx).await.unwrap();
+        sqlx::query("UPDATE sweep_stamp SET stamped_at = stamped_at + $1 * interval '1 microsecond'")
+            .bind(micros)
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        sqlx::query(
+            "UPDATE worker_session SET last_seen = last_seen + $1 * interval '1 microsecond'
+             WHERE ended_at IS NULL AND NOT (worker_id LIKE coalesce($2 || '%', ''))",
+        )
+        .bind(micros)
+        .bind(forgotten)
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    /// One number from the database.
+    pub async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).fetch_one(&self.pool).await.unwrap()
+    }
+}
+
+/// Waits until the condition holds; fails the test after 20 seconds.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+}

@@ -1,0 +1,6 @@
+//! The integration tests: one binary, one embedded PostgreSQL, a database and a service for each test. They speak
+//! through the front door, move the database's clock and never sleep to make something true.
+
+mod embedded;
+mod harness;
+mod seed;
