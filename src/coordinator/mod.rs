@@ -56,7 +56,7 @@ struct Parts {
     db: Db,
     settings: config::Coordinator,
     catalog: catalog::Catalog,
-    matchmaker: Matchmaker,
+    matchmaker: Matchmaker<poll::GivenTask>,
     watch: watch::Watch,
     signs: signs::Signs,
     due: Notify,

@@ -58,7 +58,8 @@ pub(super) async fn dispatch_run(
     Span::current().record("dag_name", key.dag_name.as_str()).record("run_id", key.run_id.as_str());
     let dispatched = coordinator.dispatch(caller.namespace, request).await.map_err(problem)?;
     let mut headers = HeaderMap::new();
-    headers.insert(header::LOCATION, location(&dispatched.run));
+    let location = path(&dispatched.run.dag_name, &dispatched.run.run_id);
+    headers.insert(header::LOCATION, HeaderValue::from_str(&location).expect("percent-encoded text is ASCII"));
     if dispatched.replayed {
         headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     }
@@ -66,10 +67,9 @@ pub(super) async fn dispatch_run(
 }
 
 /// Where a run is read.
-fn location(run: &RunSnapshot) -> HeaderValue {
-    let dag_name = utf8_percent_encode(&run.dag_name, &UNRESERVED);
-    let run_id = utf8_percent_encode(&run.run_id, &UNRESERVED);
-    HeaderValue::from_str(&format!("/v1/dags/{dag_name}/runs/{run_id}")).expect("percent-encoded text is ASCII")
+fn path(dag_name: &str, run_id: &str) -> String {
+    let [dag_name, run_id] = [dag_name, run_id].map(|text| utf8_percent_encode(text, &UNRESERVED));
+    format!("/v1/dags/{dag_name}/runs/{run_id}")
 }
 
 /// List runs
@@ -163,12 +163,37 @@ pub(super) async fn list_run_events(
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::http::Request;
+    use axum::routing::get;
+    use proptest::prelude::*;
+    use tower::ServiceExt;
+
     use super::*;
 
     #[test]
-    fn a_location_is_percent_encoded() {
-        let encoded = |text: &str| utf8_percent_encode(text, &UNRESERVED).to_string();
-        assert_eq!(encoded("täglich / Bericht"), "t%C3%A4glich%20%2F%20Bericht");
-        assert_eq!(encoded("a-b.c_d~e:@+="), "a-b.c_d~e%3A%40%2B%3D");
+    fn a_path_is_percent_encoded() {
+        assert_eq!(path("täglich / Bericht", "a-b.c_d~e"), "/v1/dags/t%C3%A4glich%20%2F%20Bericht/runs/a-b.c_d~e");
+        assert_eq!(path("%2F", "a:@+="), "/v1/dags/%252F/runs/a%3A%40%2B%3D");
+    }
+
+    proptest! {
+        /// B157: whatever a run is called, its path leads to it.
+        #[test]
+        fn every_name_comes_back_from_its_path(
+            dag_name in "\\PC{1,20}",
+            run_id in "[A-Za-z0-9_:@+~=-][A-Za-z0-9._:@+~=-]{0,20}",
+        ) {
+            let echo = |Path(run): Path<RunPath>| async move { run.key().to_string() };
+            let router: Router = Router::new().route("/v1/dags/{dag_name}/runs/{run_id}", get(echo));
+            let request = Request::get(path(&dag_name, &run_id)).body(Body::empty()).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let answered = runtime.block_on(async {
+                let response = router.oneshot(request).await.unwrap();
+                axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap()
+            });
+            prop_assert_eq!(answered, format!("{dag_name}/{run_id}"));
+        }
     }
 }

@@ -3,6 +3,9 @@
 //! The look chooses without locks, then those few are locked by key: locking inside the look would take the head of
 //! every selector and starve other looks. A claim changes neither the run's version nor its events, so it locks the
 //! task only: whatever moves a run out of the queue deletes its task under the same lock.
+//!
+//! Rows are fetched by `LATERAL (… LIMIT 1)` on their key: as a plain join, a generic plan made while the tables were
+//! small hashes whole tables, and goes on doing so when they are not.
 
 use sqlx::PgConnection;
 use sqlx::types::Uuid;
@@ -288,11 +291,14 @@ impl Contents {
 pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<Vec<(AttemptId, usize)>> {
     let rows = sqlx::query!(
         r#"/* store::claim::sizes */
-        SELECT t.attempt_id, coalesce(octet_length(p.definition), 0) + coalesce(octet_length(p.params), 0)
-                             + coalesce(octet_length(p.context), 0) + 4096 AS "size!"
-        FROM task t
-        JOIN payload p ON p.namespace_id = t.namespace_id AND p.dag_name = t.dag_name AND p.run_id = t.run_id
-        WHERE t.namespace_id = $1 AND t.attempt_id = ANY($2)"#,
+        SELECT t.attempt_id, p.size AS "size!"
+        FROM unnest($2::uuid[]) AS k(attempt_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) t
+        CROSS JOIN LATERAL (
+            SELECT coalesce(octet_length(definition), 0) + coalesce(octet_length(params), 0)
+                 + coalesce(octet_length(context), 0) + 4096 AS size
+            FROM payload WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) p"#,
         namespace.0,
         ids,
     )
@@ -311,11 +317,14 @@ pub async fn contents(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uu
         SELECT t.attempt_id, t.dag_name, t.run_id, t.fence, t.claim_until AS "claim_until!", r.attempt_number,
                r.operation, r.labels, r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id,
                r.traceparent, s.canonical AS selector, p.definition, p.params, p.context, roadstead_now() AS "now!"
-        FROM task t
-        JOIN run r ON r.namespace_id = t.namespace_id AND r.dag_name = t.dag_name AND r.run_id = t.run_id
-        JOIN selector s ON s.namespace_id = t.namespace_id AND s.selector_no = t.selector_no
-        JOIN payload p ON p.namespace_id = t.namespace_id AND p.dag_name = t.dag_name AND p.run_id = t.run_id
-        WHERE t.namespace_id = $1 AND t.attempt_id = ANY($2)"#,
+        FROM unnest($2::uuid[]) AS k(attempt_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) t
+        CROSS JOIN LATERAL (
+            SELECT * FROM run WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) r
+        CROSS JOIN LATERAL (
+            SELECT * FROM payload WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) p
+        JOIN selector s ON s.namespace_id = $1 AND s.selector_no = t.selector_no"#,
         namespace.0,
         ids,
     )

@@ -38,9 +38,11 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
                t.hold_from AS "hold_from?", (extract(epoch FROM t.wait) * 1000000)::bigint AS "hold_wait_micros?",
                t.worker_id AS "claim_worker_id?", t.claimed_at AS "claim_claimed_at?"
         FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS k(dag_name, run_id, at)
-        JOIN run r ON r.namespace_id = $1 AND r.dag_name = k.dag_name AND r.run_id = k.run_id
+        CROSS JOIN LATERAL (
+            SELECT * FROM run WHERE namespace_id = $1 AND dag_name = k.dag_name AND run_id = k.run_id LIMIT 1) r
         JOIN selector s ON s.namespace_id = $1 AND s.selector_no = r.selector_no
-        LEFT JOIN task t ON t.namespace_id = $1 AND t.attempt_id = r.attempt_id
+        LEFT JOIN LATERAL (
+            SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = r.attempt_id LIMIT 1) t ON true
         ORDER BY k.at"#,
         namespace.0,
         &dags,
@@ -224,7 +226,8 @@ pub async fn versions(conn: &mut PgConnection, namespace: NamespaceId, keys: &[R
         r#"/* store::read::versions */
         SELECT r.dag_name, r.run_id, r.version
         FROM unnest($2::text[], $3::text[]) AS k(dag_name, run_id)
-        JOIN run r ON r.namespace_id = $1 AND r.dag_name = k.dag_name AND r.run_id = k.run_id"#,
+        CROSS JOIN LATERAL (
+            SELECT * FROM run WHERE namespace_id = $1 AND dag_name = k.dag_name AND run_id = k.run_id LIMIT 1) r"#,
         namespace.0,
         &dags,
         &ids,

@@ -110,7 +110,9 @@ mod tests {
             assert!(defect(&format!(r#"{{"{half}": 1}}"#)).contains("half of a surrogate pair"), "{half}");
         }
         assert!(defect(r#"{"a": "x\u0000"}"#).contains("contains \\u0000"));
-        assert!(defect("{\"a\": \"x\0\"}").contains("unescaped"));
+        for control in '\0'..' ' {
+            assert!(defect(&format!("{{\"a\": \"x{control}\"}}")).contains("unescaped"), "{control:?}");
+        }
         assert!(check(br#"{"a": "\ud83d\ude00 \\u0000"}"#).is_ok());
     }
 

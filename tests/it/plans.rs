@@ -1,0 +1,249 @@
+//! The plans of the hot statements: by index, and at a cost that does not grow with what waits.
+//!
+//! The statements are the recorded ones, so that what is explained is what runs. Each is explained with the plan made
+//! for its values and with the generic one, after an ANALYZE that saw nothing claimed.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::harness::{Test, with};
+
+const FEW: i64 = 2_000;
+const MANY: i64 = 200_000;
+
+/// How much more the same statement may read when a hundred times as much waits.
+const GROWTH: f64 = 1.5;
+
+/// The recorded statements by the name in their opening comment.
+fn statements() -> HashMap<String, String> {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join(".sqlx");
+    let files = fs::read_dir(recorded).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    files
+        .map(|text| {
+            let query = serde_json::from_str::<Value>(&text).unwrap()["query"].as_str().unwrap().to_owned();
+            let name = query[3..query.find(" */").unwrap()].to_owned();
+            (name, query)
+        })
+        .collect()
+}
+
+/// Waiting runs `n` of them, all asking for selector `no`, each dispatched `age` ago with this wait.
+async fn fill(t: &Test, no: i64, n: i64, age: &str, wait: &str) {
+    for statement in [
+        "INSERT INTO run (namespace_id, dag_name, run_id, status, version, attempt_id, attempt_number, operation, fence,
+             selector_no, wait, priority, labels, request_digest, queued_at, created_at, updated_at)
+         SELECT 1, 'dag', NO || '-' || i, 'queued', 1, md5('NO-' || i)::uuid, 1, 'start', 0, NO, interval 'WAIT', 0, '{}',
+             '\\x00', at, at, at
+         FROM generate_series(1, N) i, LATERAL (SELECT roadstead_now() - interval 'AGE' + i * interval '1 us' AS at) t",
+        "INSERT INTO attempt (namespace_id, attempt_id, dag_name, run_id, number, operation, status, queued_at)
+         SELECT 1, attempt_id, dag_name, run_id, 1, 'start', 'queued', queued_at FROM run WHERE selector_no = NO",
+        "INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait,
+             hold_until, fence)
+         SELECT 1, attempt_id, dag_name, run_id, NO, 0, queued_at, wait, queued_at + wait, 0
+         FROM run WHERE selector_no = NO",
+        "INSERT INTO payload (namespace_id, dag_name, run_id) SELECT 1, dag_name, run_id FROM run WHERE selector_no = NO",
+        "INSERT INTO event (namespace_id, dag_name, run_id, run_seq, event_id, type, occurred_at, data)
+         SELECT 1, dag_name, run_id, 1, attempt_id, 'dag.run.queued', queued_at,
+             '{\"run\": {\"status\": \"queued\", \"version\": 1}}'
+         FROM run WHERE selector_no = NO",
+    ] {
+        let statement = statement
+            .replace("NO", &no.to_string())
+            .replace("WAIT", wait)
+            .replace("AGE", age)
+            .replace("(1, N)", &format!("(1, {n})"));
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&t.pool).await.unwrap();
+    }
+    sqlx::raw_sql("VACUUM ANALYZE").execute(&t.pool).await.unwrap();
+}
+
+/// What explaining a statement showed: the blocks it read, and whether it read a whole large table.
+struct Explained {
+    blocks: i64,
+    scans: Vec<String>,
+}
+
+async fn explain(conn: &mut PgConnection, query: &str, mode: &str, arguments: &str) -> Explained {
+    let mut tx = conn.begin().await.unwrap();
+    let prepare = format!("SET LOCAL plan_cache_mode = {mode}; PREPARE explained AS {query}");
+    sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *tx).await.unwrap();
+    let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE explained ({arguments})");
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(&mut *tx).await.unwrap();
+    let plan: Value = sqlx::Row::get(&rows[0], 0);
+    sqlx::raw_sql("DEALLOCATE explained").execute(&mut *tx).await.unwrap();
+    tx.rollback().await.unwrap();
+    let root = &plan[0]["Plan"];
+    let blocks = root["Shared Hit Blocks"].as_i64().unwrap() + root["Shared Read Blocks"].as_i64().unwrap();
+    let mut scans = Vec::new();
+    find_scans(root, &mut scans);
+    Explained { blocks, scans }
+}
+
+fn find_scans(plan: &Value, found: &mut Vec<String>) {
+    let relation = plan["Relation Name"].as_str().unwrap_or_default();
+    let large = ["task", "run", "attempt", "payload", "event"].contains(&relation);
+    if large && plan["Node Type"] == "Seq Scan" {
+        found.push(relation.to_owned());
+    }
+    for below in plan["Plans"].as_array().into_iter().flatten() {
+        find_scans(below, found);
+    }
+}
+
+/// The statements of one scenario with their arguments.
+type Cases = &'static [(&'static str, &'static str)];
+
+/// Explains each statement and answers with what it read by name and mode; whole-table reads are a failure.
+async fn measure(t: &Test, cases: Cases) -> Vec<(String, i64)> {
+    let statements = statements();
+    let mut conn = t.pool.acquire().await.unwrap();
+    let mut read = Vec::new();
+    for (name, arguments) in cases {
+        let query = statements.get(*name).unwrap_or_else(|| panic!("{name} is not recorded"));
+        for mode in ["force_custom_plan", "force_generic_plan"] {
+            // Once for the caches of the session, once to be counted.
+            explain(&mut conn, query, mode, arguments).await;
+            let explained = explain(&mut conn, query, mode, arguments).await;
+            assert!(explained.scans.is_empty(), "{name} ({mode}) reads the whole of {:?}", explained.scans);
+            read.push((format!("{name} ({mode})"), explained.blocks));
+        }
+    }
+    read
+}
+
+/// Fails if a statement reads much more with much than with little; four blocks more are an index one level higher.
+fn assert_flat(little: &[(String, i64)], much: &[(String, i64)]) {
+    let grown: Vec<String> = little
+        .iter()
+        .zip(much)
+        .filter(|((_, before), (_, after))| {
+            #[expect(clippy::cast_precision_loss, reason = "block counts are small")]
+            let allowed = (*before as f64 * GROWTH).max(*before as f64 + 4.0);
+            #[expect(clippy::cast_precision_loss, reason = "block counts are small")]
+            let after = *after as f64;
+            after > allowed
+        })
+        .map(|((name, before), (_, after))| format!("{name}: {before} blocks with {FEW} rows, {after} with {MANY}"))
+        .collect();
+    assert!(grown.is_empty(), "cost grows with what waits:\n{}", grown.join("\n"));
+}
+
+/// Interns what the scenarios speak of: selector 1 for the crowd, selector 2 for the one task that matches label set 1.
+async fn intern(t: &Test) {
+    for statement in [
+        "UPDATE namespace SET last_selector_no = 2, last_label_set_no = 1",
+        "INSERT INTO selector (namespace_id, selector_no, digest, canonical, terms) VALUES
+            (1, 1, '\\x01', '{\"equal\":{\"zone\":\"x\"}}', '{zone=x}'),
+            (1, 2, '\\x02', '{\"equal\":{\"zone\":\"b\"}}', '{zone=b}')",
+        "INSERT INTO label_set (namespace_id, label_set_no, digest, canonical, terms) VALUES
+            (1, 1, '\\x01', '{\"labels\":{\"zone\":\"b\"},\"worker_id\":\"w\"}', '{zone=b}')",
+    ] {
+        sqlx::raw_sql(statement).execute(&t.pool).await.unwrap();
+    }
+}
+
+/// With nothing but tasks that the worker may not take, and one that it may.
+const CLAIM: Cases = &[
+    ("store::claim::look", "1, '{2}'"),
+    ("store::claim::lock", "1, ARRAY[md5('2-1')::uuid]"),
+    ("store::claim::contents", "1, ARRAY[md5('2-1')::uuid]"),
+    ("store::claim::sizes", "1, ARRAY[md5('2-1')::uuid]"),
+    (
+        "store::claim::write",
+        "1, ARRAY[md5('2-1')::uuid], '{w}', '{s}', '{NULL}', ARRAY['\\x00'::bytea], roadstead_now(), 15000000",
+    ),
+    ("store::lock::whereabouts", "1, md5('2-1')::uuid"),
+    ("store::lock::run", "1, 'dag', '2-1'"),
+    ("store::lock::attempt", "1, md5('2-1')::uuid"),
+    ("store::lock::task", "1, md5('2-1')::uuid"),
+    ("store::lock::from_tasks", "1, ARRAY[md5('2-1')::uuid]"),
+    ("store::save::tasks (drop)", "1, ARRAY[md5('2-1')::uuid]"),
+    ("store::situation::read", "1, '{1}'"),
+    ("store::session::used_slots", "1, '{w}', '{s}'"),
+    ("store::worker::to_cancel", "1, 'w', 's'"),
+    ("store::read::runs", "1, '{dag}', '{2-1}'"),
+    ("store::read::detail", "1, 'dag', '2-1', true"),
+    ("store::read::versions", "1, '{dag}', '{2-1}'"),
+    ("store::event::of_run", "1, 'dag', '2-1', 0, 50"),
+    ("store::create::taken (identity)", "1, 'dag', '2-1'"),
+];
+
+/// What each sweep asks, with tasks whose holds are far away.
+const SWEEP: Cases = &[
+    ("store::sweep::newly_due", "1, roadstead_now() - interval '1 s'"),
+    ("store::sweep::selectors", "1, 0"),
+    ("store::sweep::waits", "1, 1"),
+    ("store::sweep::lapsed_claims", "1, '1970-01-01', md5('')::uuid"),
+    ("store::sweep::ended_holders", "1"),
+    ("store::sweep::silent_sessions", "1"),
+    ("store::sweep::held_by (claims)", "1, 'w', 's'"),
+    ("store::sweep::held_by (running)", "1, 'w', 's'"),
+    ("store::sweep::next_due", "1"),
+    ("store::sweep::expired_in", "1, 1, 7200000000, roadstead_now() - interval '1 day', '1970-01-01', md5('')::uuid"),
+];
+
+/// What each sweep asks, with tasks whose holds would be over if their workers were not there, and busy.
+const SWEEP_BEHIND_BUSY: Cases = &[
+    ("store::sweep::newly_due", "1, roadstead_now() - interval '1 s'"),
+    ("store::sweep::selectors", "1, 0"),
+    ("store::sweep::waits", "1, 1"),
+    ("store::sweep::next_due", "1"),
+    ("store::presence::label_sets (present)", "1"),
+    ("store::presence::label_sets (closed)", "1, roadstead_now() - interval '1 s'"),
+    ("store::presence::stretches", "1, '{2}', roadstead_now() - interval '3 hours'"),
+    ("store::situation::read", "1, '{2}'"),
+    ("store::claim::look", "1, '{1}'"),
+];
+
+/// A worker with label set 2, which fits the crowd, present for a day and without a free slot.
+async fn busy_worker(t: &Test) {
+    for statement in [
+        "UPDATE namespace SET last_label_set_no = 2",
+        "INSERT INTO label_set (namespace_id, label_set_no, digest, canonical, terms) VALUES
+            (1, 2, '\\x02', '{\"labels\":{\"zone\":\"x\"},\"worker_id\":\"busy\"}', '{zone=x}')",
+        "INSERT INTO worker_session (namespace_id, worker_id, session_id, label_set_no, slots, stale_after, lease_ttl,
+            started_at, last_seen, present_from)
+         VALUES (1, 'busy', 's', 2, 0, '1 hour', '1 hour', roadstead_now() - interval '1 day', roadstead_now(),
+            roadstead_now() - interval '1 day')",
+    ] {
+        sqlx::raw_sql(statement).execute(&t.pool).await.unwrap();
+    }
+}
+
+async fn with_waiting(age: &'static str, wait: &'static str, busy: bool, cases: Cases) {
+    let mut read = Vec::new();
+    for crowd in [FEW, MANY] {
+        with(async |t| {
+            intern(t).await;
+            if busy {
+                busy_worker(t).await;
+            }
+            fill(t, 1, crowd, age, wait).await;
+            fill(t, 2, 1, "1 s", "2 hours").await;
+            read.push(measure(t, cases).await);
+            // The service's own sweeper has met them all meanwhile, and failed none.
+            assert_eq!(t.count("SELECT count(*) FROM task").await, crowd + 1);
+        })
+        .await;
+    }
+    assert_flat(&read[0], &read[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_costs_the_same_however_many_wait_for_others() {
+    with_waiting("1 minute", "2 hours", false, CLAIM).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_costs_the_same_however_many_wait() {
+    with_waiting("1 minute", "2 hours", false, SWEEP).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_costs_the_same_however_many_wait_behind_busy_workers() {
+    with_waiting("3 hours", "2 minutes", true, SWEEP_BEHIND_BUSY).await;
+}
