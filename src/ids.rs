@@ -180,11 +180,19 @@ pub struct Token(String);
 
 impl Token {
     /// Draws a token from the operating system.
+    ///
+    /// # Panics
+    /// When the operating system has no randomness, which it has once it has booted.
     #[must_use]
     pub fn draw() -> Self {
         let mut bytes = [0u8; 32];
         getrandom::fill(&mut bytes).expect("the operating system has randomness once it has booted");
-        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        let mut hex = String::with_capacity(2 * bytes.len());
+        for byte in bytes {
+            hex.push(char::from_digit(u32::from(byte >> 4), 16).unwrap_or_default());
+            hex.push(char::from_digit(u32::from(byte & 15), 16).unwrap_or_default());
+        }
+        Self(hex)
     }
 
     /// Takes what a worker sent, whatever it is: a wrong token is answered like an old one.
@@ -209,6 +217,14 @@ impl Token {
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
+    }
+}
+
+impl SessionId {
+    /// A session id of our choice.
+    #[must_use]
+    pub fn draw() -> Self {
+        Self(new_uuid().to_string())
     }
 }
 

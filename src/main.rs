@@ -20,7 +20,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the service; without a database configured, on an embedded PostgreSQL.
+    /// Run the service; without a database configured, on an embedded server.
     Serve(Flags),
     /// Bring the database's schema up to date and exit.
     Migrate(Flags),

@@ -11,6 +11,7 @@ use crate::coordinator::{Coordinator, sweep::SweepMemory};
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts all loops. They end when `closing` is cancelled, after the pass under way.
+#[must_use]
 pub fn start(coordinator: &Coordinator, closing: &CancellationToken) -> TaskTracker {
     let tracker = TaskTracker::new();
     tracker.spawn(sweeper(coordinator.clone(), closing.clone()));

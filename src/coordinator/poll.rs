@@ -13,7 +13,7 @@ use crate::domain::run::Operation;
 use crate::domain::selector::Selector;
 use crate::domain::session::{EndReason, Session};
 use crate::ids::{AttemptId, NamespaceId, RunKey, SessionKey, Token};
-use crate::matchmaker::{Group, Outcome};
+use crate::matchmaker::{Group, Outcome, Place};
 use crate::store::claim::Contents;
 use crate::store::create::Payload;
 use crate::store::{self, Db};
@@ -104,7 +104,8 @@ impl Coordinator {
         let key = (namespace, session.label_set_no);
         let max_tasks = usize::try_from(poll.max_tasks).unwrap_or(1);
         let matchmaker = &self.0.matchmaker;
-        let (ticket, mut outcome, fresh) = matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
+        let Place { ticket, mut outcome, fresh } =
+            matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
         if let Some(group) = fresh {
             self.run_group(group);
         }

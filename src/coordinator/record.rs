@@ -1,6 +1,7 @@
 //! Saving transitions with their events, and telling those who wait for them: the one way a run changes.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use serde::Serialize;
 
@@ -130,10 +131,11 @@ impl Coordinator {
             TaskChange::Create(hold) | TaskChange::Return { hold, .. } => *hold,
             TaskChange::Keep | TaskChange::Drop => return Ok(RunSnapshot::of(run, None)),
         };
-        if !seen.contains_key(&run.selector_no) {
-            seen.insert(run.selector_no, self.0.catalog.situation(tx, namespace, run.selector_no).await?);
-        }
-        let waiting = Waiting { hold, claimed: None, situation: seen[&run.selector_no].0 };
+        let situation = match seen.entry(run.selector_no) {
+            Entry::Occupied(known) => known.get().0,
+            Entry::Vacant(unknown) => unknown.insert(self.0.catalog.situation(tx, namespace, run.selector_no).await?).0,
+        };
+        let waiting = Waiting { hold, claimed: None, situation };
         Ok(RunSnapshot::of(run, Some(&waiting)))
     }
 

@@ -9,7 +9,7 @@ use super::{Coordinator, Error};
 use crate::domain::labels::{LabelSet, Labels};
 use crate::domain::refusal::Refusal;
 use crate::domain::session::{EndReason, Offer, Session};
-use crate::ids::{LabelSetNo, NamespaceId, SessionId, SessionKey, WorkerId, new_uuid};
+use crate::ids::{LabelSetNo, NamespaceId, SessionId, SessionKey, WorkerId};
 use crate::store::{self, Db};
 
 /// What a worker says of itself.
@@ -59,9 +59,7 @@ impl Coordinator {
         namespace: NamespaceId,
         registration: Registration,
     ) -> Result<Registered, Error> {
-        let session_id = registration.session_id.clone().unwrap_or_else(|| {
-            SessionId::parse(new_uuid().to_string()).expect("a UUID's characters are allowed in ids")
-        });
+        let session_id = registration.session_id.clone().unwrap_or_else(SessionId::draw);
         let registration = Arc::new(registration);
         self.shielded(move |coordinator: Self| {
             let (registration, session_id) = (Arc::clone(&registration), session_id.clone());

@@ -78,13 +78,11 @@ impl Coordinator {
                 let alive = store::session::touch(&mut conn, namespace, some).await.map_err(Fault::from)?;
                 let alive: HashMap<_, _> = alive.into_iter().map(|session| (session.key.clone(), session)).collect();
                 for key in some {
-                    match alive.get(key) {
-                        Some(session) => self.0.matchmaker.offers(namespace, key, session.label_set_no),
-                        None => {
-                            let ended = store::session::end_reason(&mut conn, namespace, key).await;
-                            let ended = ended.map_err(Fault::from)?.flatten();
-                            self.0.matchmaker.ended(namespace, key, ended.unwrap_or(EndReason::Lapsed));
-                        }
+                    if let Some(session) = alive.get(key) {
+                        self.0.matchmaker.offers(namespace, key, session.label_set_no);
+                    } else {
+                        let ended = store::session::end_reason(&mut conn, namespace, key).await.map_err(Fault::from)?;
+                        self.0.matchmaker.ended(namespace, key, ended.flatten().unwrap_or(EndReason::Lapsed));
                     }
                 }
             }

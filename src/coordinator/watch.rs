@@ -12,7 +12,9 @@ use crate::store;
 
 /// The runs somebody waits for, with the last version known of each.
 #[derive(Default)]
-pub(super) struct Watch(Mutex<HashMap<(NamespaceId, RunKey), Arc<watch::Sender<i64>>>>);
+pub(super) struct Watch(Mutex<Watched>);
+
+type Watched = HashMap<(NamespaceId, RunKey), Arc<watch::Sender<i64>>>;
 
 /// One who waits for a run to change. Stops waiting when dropped.
 pub(super) struct Watcher {

@@ -58,6 +58,7 @@ impl Reason {
 }
 
 /// How the workers stand to one selector at one moment.
+#[expect(clippy::struct_excessive_bools, reason = "four independent observations, from which the reason follows")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Situation {
     /// When this was so.
@@ -132,18 +133,18 @@ pub fn conditions(reason: Reason, last_transition_at: Timestamp) -> Vec<Conditio
 mod tests {
     use super::*;
 
-    fn situation(any_healthy: bool, matched: bool, free: bool, draining: bool) -> Situation {
+    fn situation([any_healthy, matched, free, draining]: [bool; 4]) -> Situation {
         Situation { at: Timestamp::UNIX_EPOCH, any_healthy, matched, free, draining, since: None }
     }
 
     #[test]
     fn the_first_reason_that_holds() {
         let rows = [
-            (situation(true, true, true, true), Reason::AwaitingPoll, "True"),
-            (situation(true, true, false, true), Reason::WorkersBusy, "False"),
-            (situation(true, false, false, true), Reason::WorkersDraining, "False"),
-            (situation(true, false, false, false), Reason::NoMatchingWorker, "False"),
-            (situation(false, false, false, false), Reason::NoAvailableWorker, "False"),
+            (situation([true, true, true, true]), Reason::AwaitingPoll, "True"),
+            (situation([true, true, false, true]), Reason::WorkersBusy, "False"),
+            (situation([true, false, false, true]), Reason::WorkersDraining, "False"),
+            (situation([true, false, false, false]), Reason::NoMatchingWorker, "False"),
+            (situation([false, false, false, false]), Reason::NoAvailableWorker, "False"),
         ];
         for (situation, reason, status) in rows {
             assert_eq!(situation.reason(), reason);

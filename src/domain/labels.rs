@@ -101,7 +101,8 @@ impl LabelSet {
     /// The canonical form: equal label sets have equal text.
     #[must_use]
     pub fn canonical(&self) -> String {
-        serde_json::to_string(self).expect("strings, maps and sets of strings are JSON")
+        // Strings, maps and sets of strings are always JSON.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// The labels as terms, for the index that finds candidates.

@@ -28,7 +28,8 @@ impl Selector {
     /// The canonical form: equal selectors have equal text.
     #[must_use]
     pub fn canonical(&self) -> String {
-        serde_json::to_string(self).expect("strings and maps of strings are JSON")
+        // Strings, maps and sets of strings are always JSON.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// The equality terms, by which an index finds candidates for [`Self::fits`].

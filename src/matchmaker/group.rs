@@ -73,9 +73,9 @@ impl<T> Group<T> {
                 continue;
             }
             rounds = rounds.wrapping_add(1);
-            // Spread over a fifth of the interval, so that groups do not look in step.
-            let jitter = fallback / 5 * (rounds.wrapping_mul(2_654_435_769) >> 24) / 256;
-            let pause = if beaten { BEATEN } else { fallback - fallback / 10 + jitter };
+            // Between nine and eleven tenths of the interval, so that groups do not look in step.
+            let tenths = 9 * 128 + (rounds.wrapping_mul(2_654_435_769) >> 24);
+            let pause = if beaten { BEATEN } else { fallback / 1_280 * tenths };
             tokio::select! {
                 () = &mut woken => {}
                 () = tokio::time::sleep(pause) => {}

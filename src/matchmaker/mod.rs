@@ -62,20 +62,14 @@ impl<T> Default for Matchmaker<T> {
 }
 
 impl<T> Matchmaker<T> {
-    /// Parks a poll. The group is new, and needs somebody to run it, when it is answered.
-    pub fn park(
-        &self,
-        key: GroupKey,
-        session: SessionKey,
-        max_tasks: usize,
-        poll_id: Option<String>,
-    ) -> (Ticket, oneshot::Receiver<Outcome<T>>, Option<Arc<Group<T>>>) {
+    /// Parks a poll.
+    pub fn park(&self, key: GroupKey, session: SessionKey, max_tasks: usize, poll_id: Option<String>) -> Place<T> {
         let (answer, outcome) = oneshot::channel();
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
         let fresh = Self::insert(&mut state, key, Parked { number, session, max_tasks, poll_id, answer });
-        (Ticket { number }, outcome, fresh)
+        Place { ticket: Ticket { number }, outcome, fresh }
     }
 
     /// Takes a poll out again; false when it is being given something right now, and its outcome is about to come.
@@ -168,6 +162,16 @@ impl<T> Matchmaker<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a poll holds while it is parked.
+pub struct Place<T> {
+    /// Takes it out again.
+    pub ticket: Ticket,
+    /// Brings its outcome.
+    pub outcome: oneshot::Receiver<Outcome<T>>,
+    /// Its group, if that is new and needs somebody to run it.
+    pub fresh: Option<Arc<Group<T>>>,
 }
 
 /// A parked poll's place, with which it can be taken out again.

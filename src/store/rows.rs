@@ -173,21 +173,33 @@ impl TryFrom<TaskRow> for Task {
 }
 
 /// A word of the schema as its enum.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn word<T>(column: &str, text: &str, from_word: impl Fn(&str) -> Option<T>) -> Result<T> {
     from_word(text).ok_or_else(|| Error::Unreadable(format!("{column} is {text:?}")))
 }
 
 /// An interned selector from its canonical form.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn selector(canonical: &str) -> Result<Selector> {
     serde_json::from_str(canonical).map_err(|error| Error::Unreadable(format!("selector.canonical: {error}")))
 }
 
 /// A JSON column.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn json<T: serde::de::DeserializeOwned>(column: &str, value: serde_json::Value) -> Result<T> {
     serde_json::from_value(value).map_err(|error| Error::Unreadable(format!("{column}: {error}")))
 }
 
 /// An interval selected as microseconds.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn duration(micros: i64) -> Result<Duration> {
     u64::try_from(micros)
         .map(Duration::from_micros)
@@ -201,6 +213,9 @@ pub fn micros(duration: Duration) -> i64 {
 }
 
 /// A run's identity.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn key(dag_name: String, run_id: String) -> Result<RunKey> {
     Ok(RunKey {
         dag_name: DagName::parse(dag_name).map_err(bad_name)?,
@@ -209,16 +224,25 @@ pub fn key(dag_name: String, run_id: String) -> Result<RunKey> {
 }
 
 /// A worker's name.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn worker_id(text: String) -> Result<WorkerId> {
     WorkerId::parse(text).map_err(bad_name)
 }
 
 /// A session's key.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn session(worker: String, session_id: String) -> Result<SessionKey> {
     Ok(SessionKey { worker_id: worker_id(worker)?, session_id: SessionId::parse(session_id).map_err(bad_name)? })
 }
 
 /// A digest column.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn digest(bytes: Vec<u8>) -> Result<Digest> {
     bytes
         .try_into()
@@ -227,6 +251,9 @@ pub fn digest(bytes: Vec<u8>) -> Result<Digest> {
 }
 
 /// A reference to another run, if there is one.
+///
+/// # Errors
+/// [`Error::Unreadable`].
 pub fn optional_key(dag_name: Option<String>, run_id: Option<String>) -> Result<Option<RunKey>> {
     dag_name.zip(run_id).map(|(dag_name, run_id)| key(dag_name, run_id)).transpose()
 }

@@ -11,7 +11,7 @@ use roadstead::config::{Config, Flags};
 use roadstead::server::Server;
 use sqlx::PgPool;
 
-pub use client::{Client, Reply};
+pub use client::Client;
 pub use worker::Worker;
 
 /// Settings of a test's service: those of the product, but with a quick sweep.
