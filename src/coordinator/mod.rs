@@ -120,16 +120,17 @@ impl Coordinator {
 
     /// Runs a verb's work in a task that a caller who goes away does not cancel, and again from the start when two
     /// transactions stood in each other's way.
-    async fn shielded<T, F>(&self, work: F) -> Result<T, Error>
+    async fn shielded<T, F, R>(&self, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: AsyncWork<T>,
+        F: Fn(Self) -> R + Send + 'static,
+        R: Future<Output = Result<T, Fault>> + Send,
     {
         let coordinator = self.clone();
         let task = self.0.tasks.spawn(async move {
             let mut tries = 0;
             loop {
-                match work.run(coordinator.clone()).await {
+                match work(coordinator.clone()).await {
                     Err(Fault::Store(crate::store::Error::Conflict(_))) if tries < 3 => tries += 1,
                     done => return done,
                 }
@@ -166,20 +167,5 @@ impl Coordinator {
     /// Tells parked polls that a task of a selector may be claimable.
     fn wake(&self, namespace: NamespaceId, fitting: &[i64]) {
         self.0.matchmaker.wake(namespace, fitting);
-    }
-}
-
-/// Work that can be started anew: what [`Coordinator::shielded`] runs.
-trait AsyncWork<T>: Send + 'static {
-    fn run(&self, coordinator: Coordinator) -> impl Future<Output = Result<T, Fault>> + Send;
-}
-
-impl<T, F, R> AsyncWork<T> for F
-where
-    F: Fn(Coordinator) -> R + Send + Sync + 'static,
-    R: Future<Output = Result<T, Fault>> + Send,
-{
-    fn run(&self, coordinator: Coordinator) -> impl Future<Output = Result<T, Fault>> + Send {
-        self(coordinator)
     }
 }
