@@ -12,7 +12,7 @@ use crate::domain::refusal::Refusal;
 use crate::domain::run::Operation;
 use crate::domain::selector::Selector;
 use crate::domain::session::{EndReason, Session};
-use crate::ids::{AttemptId, NamespaceId, RunKey, SessionKey, Token};
+use crate::ids::{AttemptId, LabelSetNo, NamespaceId, RunKey, SessionKey, Token};
 use crate::matchmaker::{Group, Outcome, Place};
 use crate::store::claim::Contents;
 use crate::store::create::Payload;
@@ -89,53 +89,58 @@ impl Coordinator {
     /// # Errors
     /// [`Refusal::UnknownSession`].
     pub async fn poll_tasks(&self, namespace: NamespaceId, poll: Poll) -> Result<PollAnswer, Error> {
-        let until = Instant::now() + poll.wait;
+        let deadline = Instant::now() + poll.wait;
         let session = self.arrive(namespace, &poll).await?;
-        if session.present_from.is_none() {
-            return Ok(PollAnswer { drain: true, ..self.empty(namespace, &poll.session).await? });
-        }
         if let Some(again) = self.repeated(namespace, &poll).await? {
             return Ok(PollAnswer { tasks: again, ..PollAnswer::default() });
         }
-        let answer = self.empty(namespace, &poll.session).await?;
-        if !answer.cancel.is_empty() || self.0.closing.is_cancelled() {
-            return Ok(answer);
+        let cancel = self.to_cancel(namespace, &poll.session).await?;
+        let drain = session.present_from.is_none();
+        if drain || self.0.closing.is_cancelled() {
+            return Ok(PollAnswer { cancel, drain, poll_after: Some(POLL_AFTER), ..PollAnswer::default() });
         }
-        let key = (namespace, session.label_set_no);
-        let max_tasks = usize::try_from(poll.max_tasks).unwrap_or(1);
+        // With something to hear it is told after one look, and does not wait.
+        let until = if cancel.is_empty() { deadline } else { Instant::now() };
+        match self.wait_for_tasks(namespace, session.label_set_no, &poll, until).await {
+            Some(Outcome::Given(tasks)) if !tasks.is_empty() => {
+                Ok(PollAnswer { tasks, cancel, ..PollAnswer::default() })
+            }
+            Some(Outcome::Ended(reason @ (EndReason::Replaced | EndReason::Lapsed))) => {
+                Err(Refusal::UnknownSession { session: poll.session, ended: Some(reason) }.into())
+            }
+            nothing => {
+                let drain = matches!(nothing, Some(Outcome::Draining));
+                let cancel = self.to_cancel(namespace, &poll.session).await?;
+                let early = drain || Instant::now() < deadline || self.0.closing.is_cancelled();
+                Ok(PollAnswer { cancel, drain, poll_after: early.then_some(POLL_AFTER), ..PollAnswer::default() })
+            }
+        }
+    }
+
+    /// Parks the poll until it is given something, or told something, or `until`.
+    async fn wait_for_tasks(
+        &self,
+        namespace: NamespaceId,
+        label_set_no: LabelSetNo,
+        poll: &Poll,
+        until: Instant,
+    ) -> Option<Outcome<GivenTask>> {
         let matchmaker = &self.0.matchmaker;
+        let max_tasks = usize::try_from(poll.max_tasks).unwrap_or(1);
+        let key = (namespace, label_set_no);
         let Place { ticket, mut outcome, fresh } =
             matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
         if let Some(group) = fresh {
             self.run_group(group);
         }
-        let waited = tokio::select! {
+        tokio::select! {
             biased;
-            outcome = &mut outcome => Some(outcome),
-            () = tokio::time::sleep_until(until) => None,
-            () = self.0.closing.cancelled() => None,
-        };
-        let outcome = match waited {
-            Some(outcome) => outcome.ok(),
-            None if matchmaker.withdraw(&ticket) => None,
-            // It is being looked for at this moment: what it is given must not be lost.
-            None => outcome.await.ok(),
-        };
-        match outcome {
-            Some(Outcome::Given(tasks)) if !tasks.is_empty() => Ok(PollAnswer { tasks, ..PollAnswer::default() }),
-            Some(Outcome::Ended(reason @ (EndReason::Replaced | EndReason::Lapsed))) => {
-                Err(Refusal::UnknownSession { session: poll.session, ended: Some(reason) }.into())
-            }
-            Some(Outcome::Draining) => Ok(PollAnswer { drain: true, ..self.empty(namespace, &poll.session).await? }),
-            Some(Outcome::Given(_) | Outcome::Ended(EndReason::Left)) => self.empty(namespace, &poll.session).await,
-            None => {
-                let mut answer = self.empty(namespace, &poll.session).await?;
-                if !self.0.closing.is_cancelled() && answer.cancel.is_empty() {
-                    answer.poll_after = None;
-                }
-                Ok(answer)
-            }
+            outcome = &mut outcome => return outcome.ok(),
+            () = tokio::time::sleep_until(until) => {}
+            () = self.0.closing.cancelled() => {}
         }
+        // What it is given at this moment must not be lost.
+        if matchmaker.withdraw(&ticket) { None } else { outcome.await.ok() }
     }
 
     /// Takes the poll's sign of life.
@@ -148,14 +153,13 @@ impl Coordinator {
         .await
     }
 
-    /// An answer with nothing but what its session should hear.
-    async fn empty(&self, namespace: NamespaceId, session: &SessionKey) -> Result<PollAnswer, Error> {
+    /// The attempts of a session whose cancel was asked for.
+    async fn to_cancel(&self, namespace: NamespaceId, session: &SessionKey) -> Result<Vec<AttemptId>, Error> {
         let read = async {
             let mut conn = self.0.db.conn().await?;
             store::worker::to_cancel(&mut conn, namespace, session).await
         };
-        let cancel = read.await.map_err(Fault::from)?;
-        Ok(PollAnswer { cancel, poll_after: Some(POLL_AFTER), ..PollAnswer::default() })
+        read.await.map_err(|error| Fault::from(error).into())
     }
 
     /// What the same poll was given before and has not acknowledged.

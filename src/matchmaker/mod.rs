@@ -40,6 +40,8 @@ pub struct Parked<T> {
     pub poll_id: Option<String>,
     /// Where its answer goes; closed when its client has gone.
     pub answer: oneshot::Sender<Outcome<T>>,
+    /// Whether it has been looked for once.
+    pub looked: bool,
 }
 
 /// What makes a group: the tenant and the label set.
@@ -68,13 +70,15 @@ impl<T> Matchmaker<T> {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
-        let fresh = Self::insert(&mut state, key, Parked { number, session, max_tasks, poll_id, answer });
-        Place { ticket: Ticket { number }, outcome, fresh }
+        let fresh =
+            Self::insert(&mut state, key, Parked { number, session, max_tasks, poll_id, answer, looked: false });
+        Place { ticket: Ticket { key, number }, outcome, fresh }
     }
 
-    /// Takes a poll out again; false when it is being given something right now, and its outcome is about to come.
+    /// Takes a poll out again; false when its outcome is about to come: it is being looked for at this moment, or is
+    /// owed its first look, since even a poll that does not wait asks what there is.
     pub fn withdraw(&self, ticket: &Ticket) -> bool {
-        self.state().groups.values().any(|group| group.remove(ticket.number).is_some())
+        self.state().groups.get(&ticket.key).is_some_and(|group| group.withdraw(ticket.number))
     }
 
     /// Wakes the groups of these label sets.
@@ -177,5 +181,6 @@ pub struct Place<T> {
 /// A parked poll's place, with which it can be taken out again.
 #[derive(Debug)]
 pub struct Ticket {
+    key: GroupKey,
     number: u64,
 }
