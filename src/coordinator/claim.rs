@@ -209,7 +209,8 @@ impl Coordinator {
     /// Takes back what was claimed for a poll whose client had gone when it was to be handed over.
     pub(super) async fn take_back(&self, namespace: NamespaceId, tasks: Vec<GivenTask>) {
         let ids: Vec<AttemptId> = tasks.iter().map(|task| task.attempt_id).collect();
-        if let Err(error) = self.return_claims(namespace, &ids).await {
+        let tokens: HashSet<_> = tasks.iter().map(|task| task.token.digest()).collect();
+        if let Err(error) = self.return_claims(namespace, &ids, &|claim| tokens.contains(&claim.token)).await {
             let error = Error::from(error);
             tracing::warn!(%error, "a claim could not be taken back; it returns when it is not acknowledged in time");
         }

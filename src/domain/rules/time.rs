@@ -26,14 +26,14 @@ impl Locked {
         }))
     }
 
-    /// Returns a claim that was not acknowledged in time, or whose session has ended: to its place, with its clocks
-    /// and its attempt number.
+    /// Returns a claim that was not acknowledged in time, or whose holder is gone: to its place, with its clocks and its
+    /// attempt number.
     #[must_use]
-    pub fn lapse(&self, session_ended: bool, amnesty_until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
+    pub fn lapse(&self, holder_gone: bool, amnesty_until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
         let task = self.task.as_ref()?;
         let claim = task.claim.as_ref()?;
         let amnesty = amnesty_until.is_some_and(|until| now < until);
-        (session_ended || (now >= claim.until && !amnesty)).then(|| {
+        (holder_gone || (now >= claim.until && !amnesty)).then(|| {
             let run = self.next(now, |_| ());
             let task = TaskChange::Return { hold: task.hold, released: None };
             Transition::new(run, AttemptChange::Keep, task, EventType::Updated, now)
