@@ -76,3 +76,6 @@ impl Locked {
 
 #[cfg(test)]
 pub(super) mod fixtures;
+
+#[cfg(test)]
+mod table;
