@@ -69,7 +69,7 @@ fn main() -> ExitCode {
             Command::Migrate(flags) => migrate(&flags).await,
             Command::Demo => play_demo().await,
             Command::Worker(args) => {
-                telemetry::start("info");
+                telemetry::start(telemetry::DEFAULT);
                 return worker::run(args).await;
             }
             Command::Openapi => {
@@ -121,7 +121,7 @@ async fn embed(settings: Settings) -> Result<Embedded, Failed> {
 }
 
 async fn serve(flags: &Flags) -> Result<(), Failed> {
-    telemetry::start("info");
+    telemetry::start(telemetry::DEFAULT);
     let config = load(flags)?;
     let mut signals = Signals::new()?;
     let (url, embedded) = database(&config).await?;
@@ -151,7 +151,7 @@ async fn serve(flags: &Flags) -> Result<(), Failed> {
 }
 
 async fn migrate(flags: &Flags) -> Result<(), Failed> {
-    telemetry::start("info");
+    telemetry::start(telemetry::DEFAULT);
     let config = load(flags)?;
     let (url, embedded) = database(&config).await?;
     let migrated = store::migrate::run(&store::pool::open(&url)?).await;

@@ -4,6 +4,9 @@ use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
 
+/// What is logged unless `ROADSTEAD_LOG` says otherwise: our own doings; of the database driver what is wrong.
+pub const DEFAULT: &str = "info,sqlx=warn";
+
 /// Starts logging at the level of `ROADSTEAD_LOG`, which is written as a filter (`info`, `roadstead=debug`), or at
 /// `default`. The first call wins.
 pub fn start(default: &str) {

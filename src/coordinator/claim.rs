@@ -1,6 +1,9 @@
 //! Claim: a look for what a group of parked polls may take, and the reservation of it.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
 
 use super::error::Fault;
 use super::poll::{GivenTask, given};
@@ -40,10 +43,15 @@ impl Coordinator {
         label_set_no: LabelSetNo,
         polls: Vec<Parked<GivenTask>>,
     ) -> Looked<GivenTask> {
-        let claimed = match self.claim(namespace, label_set_no, &polls).await {
-            Ok(claimed) => claimed,
-            Err(error) => {
-                tracing::warn!(?error, "a look for tasks failed; its polls stay parked");
+        // A panic must not take the group with it, whose polls nobody would look for any more.
+        let claimed = match AssertUnwindSafe(self.claim(namespace, label_set_no, &polls)).catch_unwind().await {
+            Ok(Ok(claimed)) => claimed,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a look for tasks failed; its polls stay parked");
+                Claimed::default()
+            }
+            Err(_) => {
+                tracing::error!("a look for tasks panicked; its polls stay parked");
                 Claimed::default()
             }
         };

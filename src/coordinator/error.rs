@@ -27,11 +27,15 @@ impl From<Refusal> for Error {
 }
 
 /// What a verb's transaction may end with, before it is known whether to try it again.
-#[derive(Debug)]
+///
+/// Logged by its `Display`: the `Debug` of a database error may hold the values of a row, and so a payload.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     /// A rule said no; nothing was written.
+    #[error("refused: {0:?}")]
     Refused(Refusal),
     /// The database did not do its part.
+    #[error("{0}")]
     Store(store::Error),
 }
 

@@ -67,7 +67,11 @@ impl Coordinator {
                 Db::commit(held.tx).await?;
                 Standing { key, status: held.locked.run.status, version: held.locked.run.version }
             }
-            Reported::Unchanged { status, version } => Standing { key, status, version },
+            Reported::Unchanged { status, version } => {
+                // Before the sign of life, which takes a connection of its own.
+                drop(held.tx);
+                Standing { key, status, version }
+            }
         };
         if let (Some(session), Some(lease)) = (&held.session, held.lease) {
             self.showed_token(namespace, session, lease).await?;

@@ -67,11 +67,7 @@ impl Coordinator {
         };
         for namespace in namespaces {
             let remembered = memory.0.entry(namespace).or_default();
-            let amnesty_until = {
-                let mut conn = self.0.db.conn().await?;
-                let settings = self.settings();
-                store::presence::stamp(&mut conn, namespace, settings.heartbeat_interval, settings.lease_ttl).await?
-            };
+            let amnesty_until = self.stamp(namespace).await?;
             if amnesty_until.is_none() {
                 self.end_silent_sessions(namespace).await?;
             }
@@ -86,6 +82,13 @@ impl Coordinator {
         Ok(swept)
     }
 
+    /// Says that this namespace is being swept, and learns whether an amnesty is on.
+    async fn stamp(&self, namespace: NamespaceId) -> Result<Option<Timestamp>, Fault> {
+        let settings = self.settings();
+        let mut conn = self.0.db.conn().await?;
+        Ok(store::presence::stamp(&mut conn, namespace, settings.heartbeat_interval, settings.lease_ttl).await?)
+    }
+
     async fn end_silent_sessions(&self, namespace: NamespaceId) -> Result<(), Fault> {
         let silent = {
             let mut conn = self.0.db.conn().await?;
@@ -95,7 +98,7 @@ impl Coordinator {
             let ended = self.end_session(namespace, &key, EndReason::Lapsed, |session, now| session.lapsed(now, None));
             match ended.await {
                 Ok(_) => {}
-                Err(error) => tracing::warn!(worker = %key.worker_id, ?error, "a silent session could not be ended"),
+                Err(error) => tracing::warn!(worker = %key.worker_id, %error, "a silent session could not be ended"),
             }
         }
         Ok(())
@@ -119,7 +122,7 @@ impl Coordinator {
     /// Settles what an ended session held, at once; the sweep makes up for a failure.
     pub(super) async fn settle(&self, namespace: NamespaceId, session: &SessionKey) {
         if let Err(error) = self.settle_session(namespace, session).await {
-            tracing::warn!(worker = %session.worker_id, ?error, "what an ended session held is left to the sweep");
+            tracing::warn!(worker = %session.worker_id, %error, "what an ended session held is left to the sweep");
             self.sweep_soon();
         }
     }
@@ -135,7 +138,7 @@ impl Coordinator {
             match self.lose(namespace, attempt_id).await {
                 Ok(changed) => lost += usize::from(changed),
                 Err(error) => {
-                    tracing::warn!(attempt = %attempt_id, ?error, "an attempt could not be ended; left to the next pass");
+                    tracing::warn!(attempt = %attempt_id, %error, "an attempt could not be ended; left to the next pass");
                 }
             }
         }
@@ -175,6 +178,7 @@ impl Coordinator {
             };
             let Some(last) = due.last() else { return Ok(returned) };
             after = Some(*last);
+            self.stamp(namespace).await?;
             let ids: Vec<AttemptId> = due.iter().map(|(_, id)| *id).collect();
             let judge = |locked: &Locked, ended, now| locked.lapse(ended, amnesty_until, now);
             returned += self.move_tasks(namespace, &ids, &judge).await?;
@@ -194,7 +198,7 @@ impl Coordinator {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(selector = no.0, ?error, "its holds are left to the next pass");
+                    tracing::warn!(selector = no.0, %error, "its holds are left to the next pass");
                     remembered.again.insert(no);
                 }
             }
@@ -278,6 +282,8 @@ impl Coordinator {
             };
             let Some(last) = due.last() else { return Ok((expired, found)) };
             after = Some(*last);
+            // Each piece of a long pass stamps, or the pass itself would pass for an outage.
+            self.stamp(namespace).await?;
             found += due.len();
             let ids: Vec<AttemptId> = due.iter().map(|(_, id)| *id).collect();
             // A gap that has been is never taken back, so what was read before the lock still holds after it.
@@ -300,12 +306,12 @@ impl Coordinator {
             Ok(moved) => return Ok(moved),
             Err(error) if ids.len() == 1 => error,
             Err(error) => {
-                tracing::warn!(?error, rows = ids.len(), "a batch could not be moved; trying each row alone");
+                tracing::warn!(%error, rows = ids.len(), "a batch could not be moved; trying each row alone");
                 let mut moved = 0;
                 for id in ids {
                     match self.move_batch(namespace, std::slice::from_ref(id), judge).await {
                         Ok(one) => moved += one,
-                        Err(error) => tracing::warn!(attempt = %id, ?error, "left to the next pass"),
+                        Err(error) => tracing::warn!(attempt = %id, %error, "left to the next pass"),
                     }
                 }
                 return Ok(moved);
@@ -314,7 +320,7 @@ impl Coordinator {
         match failed {
             Fault::Store(store::Error::Unavailable(_)) => Err(failed),
             error => {
-                tracing::warn!(attempt = %ids[0], ?error, "left to the next pass");
+                tracing::warn!(attempt = %ids[0], %error, "left to the next pass");
                 Ok(0)
             }
         }

@@ -93,10 +93,12 @@ impl Situation {
         }
     }
 
-    /// When a hold will expire if nothing comes; none while its clock stands still.
+    /// When a hold will expire if nothing comes; none while its clock stands still: while something matches, or in an
+    /// outage, whose end is `since` then and lies ahead.
     #[must_use]
     pub fn hold_until(&self, hold: &Hold) -> Option<Timestamp> {
-        (!self.matched).then(|| hold.expires_at(self.since.unwrap_or(hold.from)))
+        let since = self.since.unwrap_or(hold.from);
+        (!self.matched && since <= self.at).then(|| hold.expires_at(since))
     }
 }
 

@@ -114,7 +114,7 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, nullable = false)]
     pub target_worker_id: Option<WorkerId>,
-    /// How long nothing matched, of a hold that expired.
+    /// How long it had waited, of a hold that expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub waited_seconds: Option<f64>,

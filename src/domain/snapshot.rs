@@ -30,7 +30,8 @@ impl Waiting {
             None if self.situation.at < self.hold.from => (Reason::BackingOff, queued_at),
             None => (self.situation.reason(), self.situation.since.unwrap_or(queued_at)),
         };
-        conditions(reason, since.max(queued_at))
+        // An outage ends later than now; what it does to the condition has been so all along.
+        conditions(reason, since.min(self.situation.at).max(queued_at))
     }
 
     /// When its hold will expire if nothing comes; none while the clock stands still.

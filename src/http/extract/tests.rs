@@ -287,7 +287,7 @@ async fn a_panic_is_a_problem_and_its_text_stays_inside() {
     let problem = problem(read("/panic")).await;
     assert_eq!(
         (&problem["status"], &problem["code"], &problem["action"]),
-        (&json!(500), &json!("internal"), &json!("retry"))
+        (&json!(500), &json!("internal"), &json!("give_up"))
     );
     assert!(!problem.to_string().contains("hunter2"));
 }

@@ -129,7 +129,7 @@ impl Code {
             }
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, "Overloaded", Retry),
             Self::Unavailable => ("unavailable", StatusCode::SERVICE_UNAVAILABLE, "Unavailable", Retry),
-            Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, "Internal error", Retry),
+            Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, "Internal error", GiveUp),
         };
         let retry_after_seconds = if status.as_u16() == 503 { Some(1) } else { None };
         Facts { word, status, title, action, retry_after_seconds }
@@ -146,13 +146,17 @@ impl Serialize for Code {
 mod tests {
     use super::*;
 
-    /// Only 429, 502, 503 and 504 mean *send the same again*; a fault of ours may be tried again as well, for it says
-    /// nothing of the request.
+    /// Only 429, 502, 503 and 504 mean *send the same again*.
     #[test]
     fn retry_goes_with_the_status() {
         for code in Code::ALL {
             let facts = code.facts();
-            assert_eq!(facts.action == Action::Retry, facts.status.is_server_error(), "{}", facts.word);
+            assert_eq!(
+                facts.action == Action::Retry,
+                facts.status == StatusCode::SERVICE_UNAVAILABLE,
+                "{}",
+                facts.word
+            );
             assert_eq!(facts.retry_after_seconds.is_some(), facts.status == StatusCode::SERVICE_UNAVAILABLE);
         }
     }

@@ -83,7 +83,10 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
             format!("the run has gone on from attempt {attempt_id} to attempt {current}"),
         ),
         Refusal::RunFinished(status) => {
-            let problem = Problem::new(Code::RunFinished, format!("the run has ended: it is {status}"));
+            let what =
+                if status.is_terminal() { "the run has ended: it is" } else { "the attempt has ended; the run is" };
+            let detail = format!("{what} {status}");
+            let problem = Problem::new(Code::RunFinished, detail);
             match verb {
                 Verb::Attempt => problem.with_action(Action::StopAttempt),
                 Verb::Run | Verb::Worker => problem,
@@ -169,7 +172,7 @@ mod tests {
     #[test]
     fn the_text_of_a_fault_stays_in_the_log() {
         for (error, code, action) in [
-            (Error::Internal("password=hunter2".into()), "internal", "retry"),
+            (Error::Internal("password=hunter2".into()), "internal", "give_up"),
             (Error::Unavailable("password=hunter2".into()), "unavailable", "retry"),
             (Error::Overloaded, "overloaded", "retry"),
         ] {
