@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::harness::client::reason;
 use crate::harness::{Client, Dice, Raw, Test, Worker, until, with};
 
 /// Sessions that are in a transaction and do nothing.
@@ -169,31 +170,47 @@ async fn an_ack_a_report_or_a_cancel_that_is_cut_off_counts_once() {
     .await;
 }
 
+/// Parks a poll of this worker and goes away.
+async fn park_and_vanish(t: &Test, worker: &Worker, politely: bool) {
+    let seen = json!({"session_id": worker.session_id, "wait_seconds": 0});
+    // Answered at once: whatever is parked afterwards has been looked for by the time the next one is.
+    t.client.post(&poll_path(worker), &seen).await.ok();
+    let body = json!({"session_id": worker.session_id, "wait_seconds": 30});
+    let parked = Raw::send(&t.client, &poll_path(worker), &body, 0).await;
+    parked.vanish_after(Duration::from_millis(100), politely).await;
+    // The service is told by its system, and there is nothing to see of it from outside.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
 /// B01, B03: a poll whose client has gone is given nothing; the fence tells that nobody had the task before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_vanishes_while_parked_costs_the_next_worker_nothing() {
+async fn a_client_that_vanishes_while_parked_costs_the_next_poll_nothing() {
     with(async |t| {
         let gone = Worker::register(&t.client, "gone", json!({"zone": "b"})).await;
         let next = Worker::register(&t.client, "next", json!({"zone": "b"})).await;
-        for (number, politely) in [true, false].into_iter().enumerate() {
-            let body = json!({"session_id": gone.session_id, "wait_seconds": 30});
-            let parked = Raw::send(&t.client, &poll_path(&gone), &body, 0).await;
-            let polled = "SELECT count(*) FROM worker_session WHERE worker_id = 'gone' AND last_seen > started_at";
-            until("it has polled", async || t.count(polled).await == 1).await;
-            parked.vanish_after(Duration::from_millis(100), politely).await;
-            let mut waiting = JoinSet::new();
-            let other = next.clone();
-            waiting.spawn(async move { other.take().await });
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            let run_id = format!("r{number}");
-            t.client.dispatch(&run_id, json!({"worker_selector": {"zone": "b"}})).await.ok();
-            let task = at_once("the hand-over", async { waiting.join_next().await.unwrap().unwrap() }).await;
-            assert_eq!(
-                (&task["run_id"], &task["fence"], &task["attempt_number"]),
-                (&json!(run_id), &json!(1), &json!(1))
-            );
-            next.ack(&task).await.ok();
-            next.report(&task, "succeeded").await.ok();
+        let mut number = 0;
+        for worker in [&next, &gone] {
+            for (politely, parked_before) in [(true, true), (false, true), (true, false), (false, false)] {
+                number += 1;
+                let run_id = format!("r{number}");
+                let selector = json!({"worker_selector": {"zone": "b"}});
+                park_and_vanish(t, &gone, politely).await;
+                if !parked_before {
+                    t.client.dispatch(&run_id, selector.clone()).await.ok();
+                    assert_ne!(reason(&t.client.run(&run_id).await).1, "ClaimPending");
+                }
+                let mut waiting = JoinSet::new();
+                let other = worker.clone();
+                waiting.spawn(async move { other.take().await });
+                if parked_before {
+                    t.client.dispatch(&run_id, selector).await.ok();
+                }
+                let task = at_once("the hand-over", async { waiting.join_next().await.unwrap().unwrap() }).await;
+                let given = (&task["run_id"], &task["fence"], &task["attempt_number"]);
+                assert_eq!(given, (&json!(run_id), &json!(1), &json!(1)));
+                worker.ack(&task).await.ok();
+                worker.report(&task, "succeeded").await.ok();
+            }
         }
     })
     .await;
