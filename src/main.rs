@@ -8,7 +8,7 @@ use roadstead::cli::{demo, worker};
 use roadstead::config::{Config, Flags};
 use roadstead::embedded::{Embedded, Settings};
 use roadstead::server::Server;
-use roadstead::{http, store, telemetry};
+use roadstead::{http, telemetry};
 
 /// A dispatch coordinator: a run waits, safely and visibly, until the right worker comes alongside.
 #[derive(Parser)]
@@ -48,9 +48,25 @@ enum ConfigCommand {
 /// What ended a command: a text for people, and the exit code.
 struct Failed(String, u8);
 
+impl Failed {
+    /// The error with its causes, which seldom are in its own text, and never twice.
+    fn new(error: &dyn std::error::Error, code: u8) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let more = error.to_string();
+            if !text.contains(&more) {
+                text = format!("{text}: {more}");
+            }
+            cause = error.source();
+        }
+        Self(text, code)
+    }
+}
+
 impl<E: std::error::Error> From<E> for Failed {
     fn from(error: E) -> Self {
-        Self(error.to_string(), 1)
+        Self::new(&error, 1)
     }
 }
 
@@ -97,7 +113,7 @@ fn main() -> ExitCode {
 fn load(flags: &Flags) -> Result<Config, Failed> {
     let environment =
         std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
-    Config::load(flags.config.as_deref(), environment, flags).map_err(|error| Failed(error.to_string(), 78))
+    Config::load(flags.config.as_deref(), environment, flags).map_err(|error| Failed::new(&error, 78))
 }
 
 /// The database to use: the one configured, or an embedded one that was started for it.
@@ -117,44 +133,62 @@ async fn database(config: &Config) -> Result<(String, Option<Embedded>), Failed>
 }
 
 async fn embed(settings: Settings) -> Result<Embedded, Failed> {
-    Embedded::start(settings).await.map_err(|error| Failed(error.to_string(), error.exit_code()))
+    Embedded::start(settings).await.map_err(|error| Failed::new(&error, error.exit_code()))
 }
 
+/// Serves until a signal, also one that comes before the start is over; a second one ends it at once.
 async fn serve(flags: &Flags) -> Result<(), Failed> {
     telemetry::start(telemetry::DEFAULT);
-    let config = load(flags)?;
     let mut signals = Signals::new()?;
-    let (url, embedded) = database(&config).await?;
-    let server = Server::start(&config, &url).await?;
-    eprintln!("roadstead: listening on http://{}", server.address());
-    let given_up = async {
-        match &embedded {
-            Some(embedded) => embedded.failed().await,
-            None => std::future::pending().await,
-        }
+    let config = load(flags)?;
+    let (url, embedded) = tokio::select! {
+        found = database(&config) => found?,
+        // What was begun of an embedded Postgres is told by the kernel that we are gone.
+        () = signals.next() => return Ok(()),
     };
-    let failed = tokio::select! {
-        () = signals.next() => None,
-        error = given_up => Some(Failed(error.to_string(), error.exit_code())),
+    let (server, outcome) = tokio::select! {
+        started = Server::start(&config, &url) => match started {
+            Ok(server) => {
+                eprintln!("roadstead: listening on http://{}", server.address());
+                (Some(server), until_told(&mut signals, embedded.as_ref()).await)
+            }
+            Err(error) => (None, Err(error.into())),
+        },
+        () = signals.next() => (None, Ok(())),
     };
     let stopping = async {
-        server.stop().await;
+        if let Some(server) = server {
+            server.stop().await;
+        }
         if let Some(embedded) = embedded {
             embedded.stop().await;
         }
     };
     tokio::select! {
-        () = stopping => {}
-        () = signals.next() => return Err(Failed("stopped at once by a second signal".into(), 130)),
+        () = stopping => outcome,
+        () = signals.next() => Err(Failed("stopped at once by a second signal".into(), 130)),
     }
-    failed.map_or(Ok(()), Err)
+}
+
+/// Waits for a signal, or for an embedded Postgres that cannot be kept up.
+async fn until_told(signals: &mut Signals, embedded: Option<&Embedded>) -> Result<(), Failed> {
+    let given_up = async {
+        match embedded {
+            Some(embedded) => embedded.failed().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = signals.next() => Ok(()),
+        error = given_up => Err(Failed::new(&*error, error.exit_code())),
+    }
 }
 
 async fn migrate(flags: &Flags) -> Result<(), Failed> {
     telemetry::start(telemetry::DEFAULT);
     let config = load(flags)?;
     let (url, embedded) = database(&config).await?;
-    let migrated = store::migrate::run(&store::pool::open(&url)?).await;
+    let migrated = roadstead::server::migrate(&url).await;
     if let Some(embedded) = embedded {
         embedded.stop().await;
     }
@@ -167,7 +201,7 @@ async fn play_demo() -> Result<(), Failed> {
     telemetry::start("warn");
     let config =
         Config::load(None, std::iter::empty(), &Flags { listen: Some("127.0.0.1:0".into()), ..Flags::default() })
-            .map_err(|error| Failed(error.to_string(), 78))?;
+            .map_err(|error| Failed::new(&error, 78))?;
     let folder = std::env::temp_dir().join(format!("roadstead-demo-{}", std::process::id()));
     let embedded = embed(Settings::new(&folder)).await?;
     println!("embedded PostgreSQL {} in {}", embedded.version(), folder.display());

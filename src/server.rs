@@ -9,7 +9,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::coordinator::{Coordinator, sweep::SweepMemory};
-use crate::store::{Db, migrate, pool};
+use crate::store::migrate::{self, NotMigrated};
+use crate::store::{Db, pool};
 use crate::{background, http};
 
 /// How long requests under way may take after a stop was asked for.
@@ -26,7 +27,7 @@ pub enum ServerError {
     Url(#[source] crate::store::Error),
     /// The database did not answer in time, or its schema could not be brought up to date.
     #[error("the database cannot be used: {0}")]
-    Database(#[source] sqlx::migrate::MigrateError),
+    Database(#[source] NotMigrated),
     /// The first sweep failed.
     #[error("the first sweep failed: {0}")]
     Sweep(#[source] crate::coordinator::Error),
@@ -103,17 +104,30 @@ impl Server {
     }
 }
 
-/// Applies migrations as soon as the database answers.
+/// Brings the schema of a database up to date, as a start does, and no more.
+///
+/// # Errors
+/// [`ServerError::Url`] and [`ServerError::Database`].
+pub async fn migrate(database_url: &str) -> Result<(), ServerError> {
+    let pool = pool::open(database_url).map_err(ServerError::Url)?;
+    let migrated = migrate_when_there(&pool).await;
+    pool.close().await;
+    migrated
+}
+
+/// Applies migrations as soon as the database answers. For a database that does not answer there is a deadline; for
+/// another replica that migrates there is none, since a migration takes as long as it takes.
 async fn migrate_when_there(pool: &sqlx::PgPool) -> Result<(), ServerError> {
     let deadline = tokio::time::Instant::now() + DATABASE;
     loop {
         match migrate::run(pool).await {
             Ok(()) => return Ok(()),
-            Err(sqlx::migrate::MigrateError::Execute(error)) if tokio::time::Instant::now() < deadline => {
+            Err(NotMigrated::Locked(error)) => tracing::warn!(%error, "waiting for the migration of another"),
+            Err(NotMigrated::Unavailable(error)) if tokio::time::Instant::now() < deadline => {
                 tracing::warn!(%error, "waiting for the database");
-                tokio::time::sleep(Duration::from_millis(500)).await;
             }
             Err(error) => return Err(ServerError::Database(error)),
         }
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }

@@ -35,10 +35,12 @@ mod watch;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use crate::config;
 use crate::ids::{NamespaceId, SelectorNo};
@@ -47,6 +49,10 @@ use crate::store::Db;
 
 pub use error::Error;
 use error::Fault;
+
+/// How long readiness waits for the database: less than the second after which probes give up by default, so that they
+/// are told why.
+const READY_WITHIN: Duration = Duration::from_millis(800);
 
 /// The service without its front door: what HTTP and the background loops call. Cheap to clone.
 #[derive(Clone)]
@@ -101,9 +107,9 @@ impl Coordinator {
             let mut conn = self.0.db.conn().await?;
             crate::store::sweep::now(&mut conn).await
         };
-        match tokio::time::timeout(std::time::Duration::from_secs(2), read).await {
+        match tokio::time::timeout(READY_WITHIN, read).await {
             Ok(read) => read.map(drop).map_err(|error| Fault::from(error).into()),
-            Err(_) => Err(Error::Unavailable("no answer within 2 s".into())),
+            Err(_) => Err(Error::Unavailable(format!("no answer within {READY_WITHIN:?}"))),
         }
     }
 
@@ -127,7 +133,7 @@ impl Coordinator {
         R: Future<Output = Result<T, Fault>> + Send,
     {
         let coordinator = self.clone();
-        let task = self.0.tasks.spawn(async move {
+        let work = async move {
             let mut tries = 0;
             loop {
                 match work(coordinator.clone()).await {
@@ -135,7 +141,9 @@ impl Coordinator {
                     done => return done,
                 }
             }
-        });
+        };
+        // In the span of the request: what it did is logged under its id.
+        let task = self.0.tasks.spawn(work.in_current_span());
         match task.await {
             Ok(done) => done.map_err(Error::from),
             Err(panic) => Err(Error::Internal(format!("a verb's task ended without an answer: {panic}"))),

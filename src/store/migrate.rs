@@ -1,15 +1,69 @@
 //! Brings the schema up to date.
 
-use sqlx::PgPool;
 use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::{Connection as _, PgConnection, PgPool};
 
 /// The migrations, in the binary.
 pub static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
 
-/// Applies what is missing. Several replicas may call it at once: one works, the others wait for its lock.
+/// Why the schema is not up to date.
+#[derive(Debug, thiserror::Error)]
+pub enum NotMigrated {
+    /// The database cannot be reached, or gave up; the same may work later.
+    #[error("{0}")]
+    Unavailable(#[source] sqlx::Error),
+    /// Somebody else migrates, or keeps a table locked; the same may work later.
+    #[error("another session migrates, or keeps a table locked: {0}")]
+    Locked(#[source] sqlx::Error),
+    /// A later version of this program has been here.
+    #[error(
+        "its schema is newer than this program: it has migration {0}, which is unknown here; run the version that \
+         migrated it, or a later one"
+    )]
+    Newer(i64),
+    /// A migration failed or was changed after it had been applied.
+    #[error("{0}")]
+    Failed(#[source] MigrateError),
+}
+
+impl From<MigrateError> for NotMigrated {
+    fn from(error: MigrateError) -> Self {
+        match error {
+            MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _) if is_lock_timeout(&source) => {
+                Self::Locked(source)
+            }
+            MigrateError::Execute(source) => Self::Unavailable(source),
+            MigrateError::VersionMissing(version) => Self::Newer(version),
+            other => Self::Failed(other),
+        }
+    }
+}
+
+fn is_lock_timeout(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == "55P03")
+}
+
+/// Applies what is missing. Several replicas may call it at once: one works, the others wait for its lock, or are told
+/// [`NotMigrated::Locked`] after the time that any lock is waited for.
+///
+/// It has a connection of its own, which is closed whatever comes: the lock belongs to the session, and one that went
+/// back to the pool after a failure would keep every replica out. Cancellation safe for the same reason.
 ///
 /// # Errors
-/// When the database is newer than this program, was changed by hand, or cannot be reached.
-pub async fn run(pool: &PgPool) -> Result<(), MigrateError> {
-    MIGRATOR.run(pool).await
+/// [`NotMigrated`].
+pub async fn run(pool: &PgPool) -> Result<(), NotMigrated> {
+    let mut connection = pool.acquire().await.map_err(NotMigrated::Unavailable)?.detach();
+    let migrated = migrate(&mut connection).await;
+    // It may be broken, which is no news then.
+    let _ = connection.close().await;
+    migrated
+}
+
+async fn migrate(connection: &mut PgConnection) -> Result<(), NotMigrated> {
+    // A migration may take long; that it waits for a lock must not, for whoever comes after it waits as well.
+    sqlx::raw_sql("/* store::migrate */ SET statement_timeout = 0")
+        .execute(&mut *connection)
+        .await
+        .map_err(NotMigrated::Unavailable)?;
+    Ok(MIGRATOR.run(connection).await?)
 }

@@ -14,33 +14,15 @@ use nix::unistd::Pid;
 use roadstead::embedded::{Embedded, EmbeddedError, Settings};
 use sqlx::{Connection, PgConnection, PgPool, Row};
 
-/// A folder that a test has to itself, removed at its end.
-struct Folder(PathBuf);
+use crate::harness::Folder;
 
 impl Folder {
-    fn new() -> Self {
-        let mut name = [0; 8];
-        getrandom::fill(&mut name).unwrap();
-        let path = std::env::temp_dir().join(format!("roadstead-{:016x}", u64::from_ne_bytes(name)));
-        fs::create_dir(&path).unwrap();
-        // As root, the user that Postgres runs as must be able to pass through.
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).unwrap();
-        Self(path)
-    }
-
     fn settings(&self) -> Settings {
-        Settings::new(self.0.join("data"))
+        Settings::new(self.path().join("data"))
     }
 
     async fn start(&self) -> Embedded {
         Embedded::start(self.settings()).await.unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A server that a failed test left behind may still be writing.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -208,7 +190,7 @@ async fn a_start_that_is_given_up_leaves_the_folder_usable() {
     .await;
     assert!(!data_dir.join("pg").exists(), "initdb was not waited for");
     until_free(&folder).await;
-    let left = fs::read_dir(folder.0.join("data")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left = fs::read_dir(folder.path().join("data")).unwrap().map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = left.filter(|name| name.to_str().unwrap().contains('-')).collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -217,7 +199,7 @@ async fn a_start_that_is_given_up_leaves_the_folder_usable() {
 async fn a_folder_without_postgres_is_refused_with_ways_out() {
     let folder = Folder::new();
     let mut settings = folder.settings();
-    settings.bin_dir = Some(folder.0.join("no-such-folder"));
+    settings.bin_dir = Some(folder.path().join("no-such-folder"));
     let refused = Embedded::start(settings).await.unwrap_err();
     let text = refused.to_string();
     for way_out in ["no-such-folder", "apt install", "dnf install", "brew install", "--pg-bin-dir", "DATABASE_URL"] {
@@ -243,7 +225,7 @@ async fn data_of_another_major_is_refused_with_the_one_it_needs() {
 #[tokio::test]
 async fn a_foreign_folder_in_the_place_of_the_cluster_is_left_alone() {
     let folder = Folder::new();
-    let photo = folder.0.join("data/pg/photo");
+    let photo = folder.path().join("data/pg/photo");
     fs::create_dir_all(photo.parent().unwrap()).unwrap();
     fs::write(&photo, "x").unwrap();
     let refused = Embedded::start(folder.settings()).await.unwrap_err();
@@ -254,7 +236,7 @@ async fn a_foreign_folder_in_the_place_of_the_cluster_is_left_alone() {
 #[tokio::test]
 async fn a_deep_data_folder_gets_its_socket_elsewhere() {
     let folder = Folder::new();
-    let deep = folder.0.join("a".repeat(90)).join("data");
+    let deep = folder.path().join("a".repeat(90)).join("data");
     let embedded = Embedded::start(Settings::new(&deep)).await.unwrap();
     assert_eq!(one(embedded.url(), "SELECT 'hello'").await, "hello");
     let socket = socket_dir(&embedded);

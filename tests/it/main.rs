@@ -1,11 +1,15 @@
-//! The integration tests: one binary, one embedded PostgreSQL, a database and a service for each test. They speak
+//! The integration tests: one binary, one embedded Postgres, a database and a service for each test. They speak
 //! through the front door, move the database's clock and never sleep to make something true.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and its harness is for tests only")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails; helpers of tests are tests, too")]
 
 #[path = "../architecture.rs"]
 mod architecture;
+mod connections;
+mod demo;
 mod embedded;
 mod harness;
 mod plans;
+mod process;
 mod seed;
+mod worker_cli;

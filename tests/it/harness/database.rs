@@ -17,10 +17,19 @@ pub struct Database {
 
 /// Creates a database with the schema.
 pub async fn create() -> Database {
+    create_from("template_roadstead").await
+}
+
+/// Creates a database with nothing in it.
+pub async fn create_empty() -> Database {
+    create_from("template0").await
+}
+
+async fn create_from(template: &str) -> Database {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let server = server();
     let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let statement = format!("CREATE DATABASE {name} TEMPLATE template_roadstead");
+    let statement = format!("CREATE DATABASE {name} TEMPLATE {template}");
     run(&server.url, statement).await;
     Database { url: server.url_of(&name), name }
 }

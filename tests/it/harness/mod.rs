@@ -2,7 +2,10 @@
 
 mod autopsy;
 pub mod client;
-mod database;
+pub mod database;
+mod folder;
+pub mod program;
+pub mod raw;
 pub mod worker;
 
 use std::time::Duration;
@@ -11,7 +14,10 @@ use roadstead::config::{Config, Flags};
 use roadstead::server::Server;
 use sqlx::PgPool;
 
-pub use client::Client;
+pub use client::{Client, Reply};
+pub use folder::Folder;
+pub use program::Program;
+pub use raw::{Dice, Raw};
 pub use worker::Worker;
 
 /// Settings of a test's service: those of the product, but with a quick sweep.
@@ -52,6 +58,37 @@ pub async fn with_settings<F: AsyncFnOnce(&Test)>(config: Config, body: F) {
     autopsy::check(&test).await;
     test.pool.close().await;
     database.drop().await;
+}
+
+/// Runs a test on the program as a process, with a migrated database on the shared server, and an autopsy after it.
+///
+/// The process is asked to stop before the autopsy if the test has left it running.
+pub async fn with_process<F: AsyncFnOnce(&Test, &mut Program)>(body: F) {
+    let database = database::create().await;
+    let pool = PgPool::connect(&database.url).await.expect("the test's database answers");
+    let mut service = Program::serve(&["--database-url", &database.url]);
+    let client = service.client().await;
+    let mut config = settings();
+    // It runs with the product's own settings.
+    config.coordinator.sweep_interval = Duration::from_secs(1);
+    let test = Test { client, pool, database_url: database.url.clone(), config };
+    body(&test, &mut service).await;
+    if service.runs() {
+        service.stop().await;
+    }
+    autopsy::check(&test).await;
+    test.pool.close().await;
+    database.drop().await;
+}
+
+/// An autopsy of a service that a test has started by itself, on a database of its own.
+pub async fn autopsy_of(client: &Client, database_url: &str) {
+    let pool = PgPool::connect(database_url).await.expect("the test's database answers");
+    let mut config = settings();
+    config.coordinator.sweep_interval = Duration::from_secs(1);
+    let test = Test { client: client.clone(), pool, database_url: database_url.to_owned(), config };
+    autopsy::check(&test).await;
+    test.pool.close().await;
 }
 
 impl Test {

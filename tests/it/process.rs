@@ -1,0 +1,6 @@
+//! The program as a process: how it starts, what it survives, how it stops, and what it writes into its log.
+
+mod crashes;
+mod logs;
+mod starting;
+mod stopping;
