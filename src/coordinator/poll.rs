@@ -13,13 +13,16 @@ use crate::domain::run::Operation;
 use crate::domain::selector::Selector;
 use crate::domain::session::{EndReason, Session};
 use crate::ids::{AttemptId, NamespaceId, RunKey, SessionKey, Token};
-use crate::matchmaker::{Group, Outcome};
+use crate::matchmaker::{Group, Matchmaker, Outcome};
 use crate::store::claim::Contents;
 use crate::store::create::Payload;
 use crate::store::{self, Db};
 
 /// How soon a poll that was answered early, with nothing, should be repeated.
 const POLL_AFTER: Duration = Duration::from_secs(1);
+
+/// How old may be what an answer tells of cancels and drains: the next poll, which comes at once, tells the rest.
+const NEWS_AGE: Duration = Duration::from_secs(1);
 
 /// A worker's question for tasks.
 #[derive(Debug, Clone)]
@@ -84,29 +87,33 @@ impl Coordinator {
     /// Waits for tasks that the session may take, at the most as long as asked. A sign of life, also while it waits.
     ///
     /// The wait holds no connection. Dropping the future withdraws the poll; what it was being given then returns to
-    /// the queue. The same `poll_id` again is given that poll's unacknowledged claims, with fresh tokens.
+    /// the queue. The same `poll_id` again is given that poll's unacknowledged claims, with fresh tokens. A session
+    /// that has something to cancel is not kept waiting: it is given what there is, and told.
     ///
     /// # Errors
     /// [`Refusal::UnknownSession`].
     pub async fn poll_tasks(&self, namespace: NamespaceId, poll: Poll) -> Result<PollAnswer, Error> {
-        let until = Instant::now() + poll.wait;
+        let mut until = Instant::now() + poll.wait;
         let session = self.arrive(namespace, &poll).await?;
-        if session.present_from.is_none() {
-            return Ok(PollAnswer { drain: true, ..self.empty(namespace, &poll.session).await? });
-        }
         if let Some(again) = self.repeated(namespace, &poll).await? {
-            return Ok(PollAnswer { tasks: again, ..PollAnswer::default() });
+            return Ok(PollAnswer { tasks: again, poll_after: None, ..self.news(namespace, &poll.session).await? });
         }
-        let answer = self.empty(namespace, &poll.session).await?;
-        if !answer.cancel.is_empty() || self.0.closing.is_cancelled() {
-            return Ok(answer);
+        if session.present_from.is_none() || self.0.closing.is_cancelled() {
+            return self.news(namespace, &poll.session).await;
         }
         let key = (namespace, session.label_set_no);
         let max_tasks = usize::try_from(poll.max_tasks).unwrap_or(1);
-        let matchmaker = &self.0.matchmaker;
-        let (ticket, mut outcome, fresh) = matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
+        let (ticket, mut outcome, fresh) =
+            self.0.matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
         if let Some(group) = fresh {
             self.run_group(group);
+        }
+        // After it was parked: what becomes of the session from here on is told to its polls, what became of it
+        // before is read.
+        let news = self.news(namespace, &poll.session).await?;
+        let read_at = Instant::now();
+        if news.drain || !news.cancel.is_empty() {
+            until = read_at;
         }
         let waited = tokio::select! {
             biased;
@@ -116,25 +123,26 @@ impl Coordinator {
         };
         let outcome = match waited {
             Some(outcome) => outcome.ok(),
-            None if matchmaker.withdraw(&ticket) => None,
-            // It is being looked for at this moment: what it is given must not be lost.
+            None if Matchmaker::withdraw(&ticket) => None,
+            // What it is given must not be lost.
             None => outcome.await.ok(),
         };
-        match outcome {
-            Some(Outcome::Given(tasks)) if !tasks.is_empty() => Ok(PollAnswer { tasks, ..PollAnswer::default() }),
+        let given = match outcome {
             Some(Outcome::Ended(reason @ (EndReason::Replaced | EndReason::Lapsed))) => {
-                Err(Refusal::UnknownSession { session: poll.session, ended: Some(reason) }.into())
+                return Err(Refusal::UnknownSession { session: poll.session, ended: Some(reason) }.into());
             }
-            Some(Outcome::Draining) => Ok(PollAnswer { drain: true, ..self.empty(namespace, &poll.session).await? }),
-            Some(Outcome::Given(_) | Outcome::Ended(EndReason::Left)) => self.empty(namespace, &poll.session).await,
-            None => {
-                let mut answer = self.empty(namespace, &poll.session).await?;
-                if !self.0.closing.is_cancelled() && answer.cancel.is_empty() {
-                    answer.poll_after = None;
-                }
-                Ok(answer)
+            Some(Outcome::Ended(EndReason::Left)) => {
+                return Ok(PollAnswer { poll_after: Some(POLL_AFTER), ..PollAnswer::default() });
             }
+            Some(Outcome::Given(tasks)) => tasks,
+            Some(Outcome::Draining) | None => Vec::new(),
+        };
+        let mut answer = if read_at.elapsed() < NEWS_AGE { news } else { self.news(namespace, &poll.session).await? };
+        let in_time = Instant::now() >= until && answer.cancel.is_empty() && !answer.drain;
+        if !given.is_empty() || (in_time && !self.0.closing.is_cancelled()) {
+            answer.poll_after = None;
         }
+        Ok(PollAnswer { tasks: given, ..answer })
     }
 
     /// Takes the poll's sign of life.
@@ -148,13 +156,20 @@ impl Coordinator {
     }
 
     /// An answer with nothing but what its session should hear.
-    async fn empty(&self, namespace: NamespaceId, session: &SessionKey) -> Result<PollAnswer, Error> {
+    async fn news(&self, namespace: NamespaceId, session: &SessionKey) -> Result<PollAnswer, Error> {
         let read = async {
             let mut conn = self.0.db.conn().await?;
-            store::worker::to_cancel(&mut conn, namespace, session).await
+            store::worker::news(&mut conn, namespace, session).await
         };
-        let cancel = read.await.map_err(Fault::from)?;
-        Ok(PollAnswer { cancel, poll_after: Some(POLL_AFTER), ..PollAnswer::default() })
+        match read.await.map_err(Fault::from)? {
+            Some(store::worker::News { ended: None, drain, cancel }) => {
+                Ok(PollAnswer { cancel, drain, poll_after: Some(POLL_AFTER), ..PollAnswer::default() })
+            }
+            gone => {
+                let ended = gone.and_then(|news| news.ended);
+                Err(Refusal::UnknownSession { session: session.clone(), ended }.into())
+            }
+        }
     }
 
     /// What the same poll was given before and has not acknowledged.

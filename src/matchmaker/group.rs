@@ -1,6 +1,6 @@
 //! One group of parked polls: those of one label set.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,8 +16,28 @@ const BEATEN: Duration = Duration::from_millis(20);
 pub struct Group<T> {
     /// Whose polls.
     pub key: GroupKey,
-    polls: Mutex<VecDeque<Parked<T>>>,
+    polls: Mutex<Polls<T>>,
     wake: Notify,
+}
+
+struct Polls<T> {
+    waiting: VecDeque<Waiting<T>>,
+    /// Those that are being looked for at this moment, by number.
+    looking: HashMap<u64, InHand<T>>,
+}
+
+struct Waiting<T> {
+    poll: Parked<T>,
+    /// Whether it has been looked for since it came.
+    looked: bool,
+    /// Whether its wait is over, so that it leaves with the next look.
+    leaving: bool,
+}
+
+/// A poll in the hands of a look: what it will be told instead of going back, if that came up meanwhile.
+struct InHand<T> {
+    session: SessionKey,
+    verdict: Option<Outcome<T>>,
 }
 
 /// What came of a look.
@@ -31,7 +51,8 @@ pub struct Looked<T> {
 
 impl<T> Group<T> {
     pub(super) fn new(key: GroupKey) -> Self {
-        Self { key, polls: Mutex::default(), wake: Notify::new() }
+        let polls = Mutex::new(Polls { waiting: VecDeque::new(), looking: HashMap::new() });
+        Self { key, polls, wake: Notify::new() }
     }
 
     /// Looks again and again until no poll is left or `retire` agrees that none has come.
@@ -58,16 +79,7 @@ impl<T> Group<T> {
                 continue;
             }
             let Looked { polls, beaten } = look(polls).await;
-            let mut back = Vec::new();
-            let mut gone = Vec::new();
-            for (poll, tasks) in polls {
-                if tasks.is_empty() {
-                    back.push(poll);
-                } else if let Err(Outcome::Given(tasks)) = poll.answer.send(Outcome::Given(tasks)) {
-                    gone.extend(tasks);
-                }
-            }
-            self.put_back(back);
+            let gone = self.settle(polls);
             if !gone.is_empty() {
                 undelivered(gone).await;
                 continue;
@@ -88,45 +100,86 @@ impl<T> Group<T> {
     }
 
     pub(super) fn push(&self, poll: Parked<T>) {
-        self.polls().push_back(poll);
+        self.polls().waiting.push_back(Waiting { poll, looked: false, leaving: false });
         self.wake();
     }
 
-    pub(super) fn remove(&self, number: u64) -> Option<Parked<T>> {
+    /// Takes a poll out whose wait is over. False when its outcome is still to come: it is being looked for, or has
+    /// not been looked for even once.
+    pub(super) fn withdraw(&self, number: u64) -> bool {
         let mut polls = self.polls();
-        let at = polls.iter().position(|poll| poll.number == number)?;
-        polls.remove(at)
+        if let Some(in_hand) = polls.looking.get_mut(&number) {
+            in_hand.verdict.get_or_insert_with(|| Outcome::Given(Vec::new()));
+            return false;
+        }
+        let Some(at) = polls.waiting.iter().position(|waiting| waiting.poll.number == number) else { return false };
+        if polls.waiting[at].looked {
+            polls.waiting.remove(at);
+            return true;
+        }
+        polls.waiting[at].leaving = true;
+        false
     }
 
-    pub(super) fn take(&self, session: &SessionKey) -> Vec<Parked<T>> {
+    /// Ends the polls of a session with this outcome; one in the hands of a look, unless it is given something.
+    pub(super) fn tell(&self, session: &SessionKey, outcome: impl Fn() -> Outcome<T>) {
         let mut polls = self.polls();
-        let (taken, kept) = polls.drain(..).partition::<Vec<_>, _>(|poll| poll.session == *session);
-        polls.extend(kept);
-        taken
-    }
-
-    pub(super) fn sessions(&self) -> Vec<SessionKey> {
-        self.polls().iter().filter(|poll| !poll.answer.is_closed()).map(|poll| poll.session.clone()).collect()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.polls().is_empty()
-    }
-
-    /// Takes all polls whose clients are there; drops the others.
-    fn take_present(&self) -> Vec<Parked<T>> {
-        self.polls().drain(..).filter(|poll| !poll.answer.is_closed()).collect()
-    }
-
-    /// Puts polls back before those that came meanwhile.
-    fn put_back(&self, back: Vec<Parked<T>>) {
-        let mut polls = self.polls();
-        for poll in back.into_iter().rev() {
-            polls.push_front(poll);
+        let (told, kept) = polls.waiting.drain(..).partition::<Vec<_>, _>(|waiting| waiting.poll.session == *session);
+        polls.waiting.extend(kept);
+        for waiting in told {
+            let _ = waiting.poll.answer.send(outcome());
+        }
+        for in_hand in polls.looking.values_mut().filter(|in_hand| in_hand.session == *session) {
+            in_hand.verdict = Some(outcome());
         }
     }
 
-    fn polls(&self) -> MutexGuard<'_, VecDeque<Parked<T>>> {
+    pub(super) fn sessions(&self) -> Vec<SessionKey> {
+        let polls = self.polls();
+        let waiting = polls.waiting.iter().filter(|waiting| !waiting.poll.answer.is_closed());
+        let looking = polls.looking.values().map(|in_hand| in_hand.session.clone());
+        waiting.map(|waiting| waiting.poll.session.clone()).chain(looking).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let polls = self.polls();
+        polls.waiting.is_empty() && polls.looking.is_empty()
+    }
+
+    /// Takes all polls whose clients are there into the hands of a look; drops the others.
+    fn take_present(&self) -> Vec<Parked<T>> {
+        let mut polls = self.polls();
+        let Polls { waiting, looking } = &mut *polls;
+        let present = waiting.drain(..).filter(|waiting| !waiting.poll.answer.is_closed());
+        let taken = present.map(|Waiting { poll, leaving, .. }| {
+            let verdict = leaving.then(|| Outcome::Given(Vec::new()));
+            looking.insert(poll.number, InHand { session: poll.session.clone(), verdict });
+            poll
+        });
+        taken.collect()
+    }
+
+    /// Answers the polls that a look was for: with what they are given, or with what came up meanwhile. The others go
+    /// back, before those that came since. Returns what could not be delivered.
+    fn settle(&self, looked: Vec<(Parked<T>, Vec<T>)>) -> Vec<T> {
+        let mut polls = self.polls();
+        let mut gone = Vec::new();
+        for (poll, tasks) in looked.into_iter().rev() {
+            let verdict = polls.looking.remove(&poll.number).and_then(|in_hand| in_hand.verdict);
+            if !tasks.is_empty() {
+                if let Err(Outcome::Given(tasks)) = poll.answer.send(Outcome::Given(tasks)) {
+                    gone.extend(tasks);
+                }
+            } else if let Some(verdict) = verdict {
+                let _ = poll.answer.send(verdict);
+            } else {
+                polls.waiting.push_front(Waiting { poll, looked: true, leaving: false });
+            }
+        }
+        gone
+    }
+
+    fn polls(&self) -> MutexGuard<'_, Polls<T>> {
         self.polls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
