@@ -153,9 +153,10 @@ impl Coordinator {
         Ok(true)
     }
 
-    /// Returns these claims, whose session has ended or whose client has gone.
-    pub(super) async fn return_claims(&self, namespace: NamespaceId, ids: &[AttemptId]) -> Result<usize, Fault> {
-        self.move_tasks(namespace, ids, &|locked, _, now| locked.lapse(true, None, now)).await
+    /// Returns those of these claims whose session has ended. One may have returned already, and be another's by now.
+    async fn return_claims(&self, namespace: NamespaceId, ids: &[AttemptId]) -> Result<usize, Fault> {
+        let judge = |locked: &Locked, ended: bool, now| if ended { locked.lapse(true, None, now) } else { None };
+        self.move_tasks(namespace, ids, &judge).await
     }
 
     /// Returns claims that were not acknowledged in time, outside of an amnesty.
@@ -280,7 +281,7 @@ impl Coordinator {
     }
 
     /// Moves those of these tasks that a rule moves, in one transaction; each alone if that fails.
-    async fn move_tasks(
+    pub(super) async fn move_tasks(
         &self,
         namespace: NamespaceId,
         ids: &[AttemptId],
