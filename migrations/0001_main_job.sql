@@ -143,6 +143,7 @@ CREATE TABLE attempt (
     reported       text COLLATE "C",               -- the status its worker reported at the end, to know a repeat
     ended_version  bigint,                         -- the run's version at its end, for the answer to a repeat
     error          text,
+    released       bytea[] NOT NULL DEFAULT '{}',  -- SHA-256 of the tokens its claims were released with, to know repeats
     PRIMARY KEY (namespace_id, attempt_id),
     CONSTRAINT attempt_status CHECK (status IN ('queued', 'running', 'waiting', 'succeeded', 'partially_succeeded',
                                                 'failed', 'rejected', 'aborted', 'lost')),
@@ -186,7 +187,6 @@ CREATE TABLE task (
     token_digest      bytea,                                 -- … with which token, …
     claimed_at        timestamptz,                           -- … since when and for how long
     claim_until       timestamptz,
-    released_digest   bytea,                                 -- the token it was last released with, to know a repeat
     barred_worker     text COLLATE "C",                      -- who released it and is not offered it …
     barred_session    text COLLATE "C",
     barred_until      timestamptz,                           -- … until then

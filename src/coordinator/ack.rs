@@ -7,8 +7,8 @@ use super::{Coordinator, Error};
 use crate::domain::Timestamp;
 use crate::domain::refusal::Refusal;
 use crate::domain::rules::ack::Acked;
-use crate::ids::{AttemptId, Digest, NamespaceId, Token};
-use crate::store::Db;
+use crate::ids::{AttemptId, Digest, NamespaceId, SessionKey, Token};
+use crate::store::{self, Db};
 
 /// The right to go on working.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,7 +56,8 @@ impl Coordinator {
         } else {
             drop(held.tx);
         }
-        self.lease_of(namespace, attempt_id, held.session, held.lease, cancel_requested).await
+        let holder = held.session.zip(held.lease);
+        self.lease_of(namespace, attempt_id, holder, held.now, cancel_requested).await
     }
 
     /// What the holder of a lease is told: how long it has, counted from this sign of life.
@@ -64,14 +65,12 @@ impl Coordinator {
         &self,
         namespace: NamespaceId,
         attempt_id: AttemptId,
-        session: Option<crate::ids::SessionKey>,
-        lease: Option<crate::store::session::Lease>,
+        holder: Option<(SessionKey, store::session::Lease)>,
+        now: Timestamp,
         cancel_requested: bool,
     ) -> Result<Lease, Fault> {
-        let (Some(session), Some(lease)) = (session, lease) else {
-            return Err(Refusal::LeaseLost(attempt_id).into());
-        };
-        let (until, ttl) = self.showed_token(namespace, &session, lease).await?;
+        let (session, lease) = holder.ok_or(Refusal::LeaseLost(attempt_id))?;
+        let (until, ttl) = self.showed_token(namespace, &session, lease, now).await?;
         let renew_every = self.settings().heartbeat_interval.min(ttl / 3);
         Ok(Lease { until, ttl, renew_every, cancel_requested })
     }

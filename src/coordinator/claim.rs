@@ -1,17 +1,19 @@
 //! Claim: a look for what a group of parked polls may take, and the reservation of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
+use uuid::Uuid;
 
 use super::error::Fault;
 use super::poll::{GivenTask, given};
 use super::{Coordinator, Error};
 use crate::domain::Timestamp;
+use crate::domain::attempt::Locked;
 use crate::domain::hold::{Stretch, gaps};
 use crate::domain::session::WorkerState;
-use crate::ids::{AttemptId, LabelSetNo, NamespaceId, SelectorNo, SessionKey, Token};
+use crate::ids::{AttemptId, Digest, LabelSetNo, NamespaceId, SelectorNo, SessionKey, Token};
 use crate::matchmaker::{Looked, Parked};
 use crate::store::claim::{Candidate, NewClaim};
 use crate::store::{self, Conn, Db};
@@ -66,38 +68,45 @@ impl Coordinator {
         label_set_no: LabelSetNo,
         polls: &[Parked<GivenTask>],
     ) -> Result<Claimed, Fault> {
-        let found = self.find(namespace, label_set_no).await?;
+        let found = self.find(namespace, label_set_no, sole(polls)).await?;
         if found.is_empty() {
             return Ok(Claimed::default());
         }
         let mut tx = self.0.db.begin().await?;
-        let (mut asking, present_from) = self.who_may(&mut tx, namespace, label_set_no, polls).await?;
-        let room: usize = asking.iter().flatten().map(|poll| poll.room).sum();
-        let Some(present_from) = present_from.filter(|_| room > 0) else { return Ok(Claimed::default()) };
+        let (mut asking, present_from, at) = self.who_may(&mut tx, namespace, label_set_no, polls).await?;
+        let room = asking.iter().flatten().any(|poll| poll.room > 0);
+        let Some(present_from) = present_from.filter(|_| room) else { return Ok(Claimed::default()) };
         let fresh = self.not_expired(&mut tx, namespace, found, present_from).await?;
-        let chosen: Vec<&Candidate> = fresh.iter().take(room).collect();
-        let ids: Vec<_> = chosen.iter().map(|candidate| candidate.attempt_id.0).collect();
-        let (locked, now) = store::claim::lock(&mut tx, namespace, &ids).await?;
+        let chosen = choose(&asking, &fresh, at);
+        let (locked, now) = store::claim::lock(&mut tx, namespace, &chosen).await?;
         let Some(now) = now else { return Ok(Claimed { given: Vec::new(), beaten: !chosen.is_empty() }) };
-        let locked: HashSet<AttemptId> = locked.into_iter().collect();
         let sizes: HashMap<AttemptId, usize> =
-            store::claim::sizes(&mut tx, namespace, &ids).await?.into_iter().collect();
-        for candidate in chosen.iter().filter(|candidate| locked.contains(&candidate.attempt_id)) {
-            assign(&mut asking, candidate, sizes.get(&candidate.attempt_id).copied().unwrap_or(0), now);
+            store::claim::sizes(&mut tx, namespace, &chosen).await?.into_iter().collect();
+        let beaten = locked.len() < chosen.len();
+        let mut locked: HashMap<_, _> = locked.into_iter().map(|task| (task.attempt_id.0, task)).collect();
+        for task in chosen.iter().filter_map(|id| locked.remove(id)).filter(|task| task.hold.from <= now) {
+            assign(&mut asking, &task, sizes.get(&task.attempt_id).copied().unwrap_or(0), now);
         }
         self.reserve(&mut tx, namespace, &asking, now).await?;
         let given = hand_out(&mut tx, namespace, asking).await?;
         Db::commit(tx).await?;
-        Ok(Claimed { given, beaten: locked.len() < chosen.len() })
+        Ok(Claimed { given, beaten })
     }
 
     /// The first tasks of the selectors that the label set fits, newly interned selectors included.
-    async fn find(&self, namespace: NamespaceId, label_set_no: LabelSetNo) -> Result<Vec<Candidate>, Fault> {
+    ///
+    /// What a session released is none of them for a group in which nobody else asks.
+    async fn find(
+        &self,
+        namespace: NamespaceId,
+        label_set_no: LabelSetNo,
+        sole: Option<&SessionKey>,
+    ) -> Result<Vec<Candidate>, Fault> {
         let mut conn = self.0.db.conn().await?;
         let mut upto = 0;
         loop {
             let fitting = self.0.catalog.selectors_fitting(&mut conn, namespace, label_set_no, upto).await?;
-            let look = store::claim::look(&mut conn, namespace, &fitting.numbers).await?;
+            let look = store::claim::look(&mut conn, namespace, &fitting.numbers, sole).await?;
             if look.last_selector_no <= fitting.upto {
                 return Ok(look.found);
             }
@@ -106,14 +115,14 @@ impl Coordinator {
     }
 
     /// Locks the sessions of these polls and tells which may be given how much, and since when the longest has been
-    /// present. A session that has ended, drains, is stale or offers something else by now is given nothing.
+    /// present, and when that was judged. A session that has ended, drains, is stale or offers something else by now is given nothing.
     async fn who_may(
         &self,
         tx: &mut Conn,
         namespace: NamespaceId,
         label_set_no: LabelSetNo,
         polls: &[Parked<GivenTask>],
-    ) -> Result<(Vec<Option<Asking>>, Option<Timestamp>), Fault> {
+    ) -> Result<(Vec<Option<Asking>>, Option<Timestamp>, Timestamp), Fault> {
         let mut keys: Vec<SessionKey> = polls.iter().map(|poll| poll.session.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -143,7 +152,7 @@ impl Coordinator {
                 claims: Vec::new(),
             })
         });
-        Ok((asking.collect(), present_from))
+        Ok((asking.collect(), present_from, now))
     }
 
     /// Leaves out what has expired and is not failed yet; the sweeper is told.
@@ -214,26 +223,55 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Takes back what was claimed for a poll whose client had gone when it was to be handed over.
+    /// Takes back what was claimed for a poll whose client had gone when it was to be handed over; not what has gone on
+    /// under another token since.
     pub(super) async fn take_back(&self, namespace: NamespaceId, tasks: Vec<GivenTask>) {
-        let ids: Vec<AttemptId> = tasks.iter().map(|task| task.attempt_id).collect();
-        let tokens: HashSet<_> = tasks.iter().map(|task| task.token.digest()).collect();
-        if let Err(error) = self.return_claims(namespace, &ids, &|claim| tokens.contains(&claim.token)).await {
+        let tokens: HashMap<AttemptId, Digest> =
+            tasks.iter().map(|task| (task.attempt_id, task.token.digest())).collect();
+        let ids: Vec<AttemptId> = tokens.keys().copied().collect();
+        let judge = |locked: &Locked, _, now| {
+            let undelivered = locked.claim().is_some_and(|claim| tokens.get(&locked.attempt.id) == Some(&claim.token));
+            if undelivered { locked.lapse(true, None, now) } else { None }
+        };
+        if let Err(error) = self.move_tasks(namespace, &ids, &judge).await {
             let error = Error::from(error);
             tracing::warn!(%error, "a claim could not be taken back; it returns when it is not acknowledged in time");
         }
     }
 }
 
+/// The session of these polls, if it is the same for all.
+fn sole(polls: &[Parked<GivenTask>]) -> Option<&SessionKey> {
+    let first = &polls.first()?.session;
+    polls.iter().all(|poll| poll.session == *first).then_some(first)
+}
+
+/// Which of these tasks the polls may have between them, in order: as many as there is room for, and none that nobody
+/// may be offered.
+fn choose(asking: &[Option<Asking>], found: &[Candidate], now: Timestamp) -> Vec<Uuid> {
+    let mut room: Vec<(&Asking, usize)> = asking.iter().flatten().map(|poll| (poll, poll.room)).collect();
+    let mut chosen = Vec::new();
+    for candidate in found {
+        let most = room.iter_mut().filter(|(poll, room)| *room > 0 && !barred(poll, candidate, now));
+        if let Some((_, room)) = most.max_by_key(|(_, room)| *room) {
+            *room -= 1;
+            chosen.push(candidate.attempt_id.0);
+        }
+    }
+    chosen
+}
+
+/// Whether the poll's session released the task a moment ago.
+fn barred(poll: &Asking, candidate: &Candidate, now: Timestamp) -> bool {
+    candidate.barred.as_ref().is_some_and(|(session, until)| *session == poll.session && now < *until)
+}
+
 /// Gives a task to the next poll in turn that may have it: the one with the fewest so far, the longest parked first.
 fn assign(asking: &mut [Option<Asking>], candidate: &Candidate, bytes: usize, now: Timestamp) {
-    let barred = |poll: &Asking| {
-        candidate.barred.as_ref().is_some_and(|(session, until)| *session == poll.session && now < *until)
-    };
     let next = asking
         .iter_mut()
         .flatten()
-        .filter(|poll| poll.claims.len() < poll.room && !barred(poll))
+        .filter(|poll| poll.claims.len() < poll.room && !barred(poll, candidate, now))
         .filter(|poll| poll.claims.is_empty() || poll.bytes + bytes <= ANSWER_BYTES)
         .min_by_key(|poll| poll.claims.len());
     if let Some(poll) = next {

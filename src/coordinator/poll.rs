@@ -12,14 +12,17 @@ use crate::domain::refusal::Refusal;
 use crate::domain::run::Operation;
 use crate::domain::selector::Selector;
 use crate::domain::session::{EndReason, Session};
-use crate::ids::{AttemptId, LabelSetNo, NamespaceId, RunKey, SessionKey, Token};
-use crate::matchmaker::{Group, Outcome, Place};
+use crate::ids::{AttemptId, NamespaceId, RunKey, SessionKey, Token};
+use crate::matchmaker::{Group, Matchmaker, Outcome, Place};
 use crate::store::claim::Contents;
 use crate::store::create::Payload;
 use crate::store::{self, Db};
 
 /// How soon a poll that was answered early, with nothing, should be repeated.
 const POLL_AFTER: Duration = Duration::from_secs(1);
+
+/// How old may be what an answer tells of cancels and drains: the next poll, which comes at once, tells the rest.
+const NEWS_AGE: Duration = Duration::from_secs(1);
 
 /// A worker's question for tasks.
 #[derive(Debug, Clone)]
@@ -84,63 +87,62 @@ impl Coordinator {
     /// Waits for tasks that the session may take, at the most as long as asked. A sign of life, also while it waits.
     ///
     /// The wait holds no connection. Dropping the future withdraws the poll; what it was being given then returns to
-    /// the queue. The same `poll_id` again is given that poll's unacknowledged claims, with fresh tokens.
+    /// the queue. The same `poll_id` again is given that poll's unacknowledged claims, with fresh tokens. A session
+    /// that has something to cancel is not kept waiting: it is given what there is, and told.
     ///
     /// # Errors
     /// [`Refusal::UnknownSession`].
     pub async fn poll_tasks(&self, namespace: NamespaceId, poll: Poll) -> Result<PollAnswer, Error> {
-        let deadline = Instant::now() + poll.wait;
+        let mut until = Instant::now() + poll.wait;
         let session = self.arrive(namespace, &poll).await?;
         if let Some(again) = self.repeated(namespace, &poll).await? {
-            return Ok(PollAnswer { tasks: again, ..PollAnswer::default() });
+            return Ok(PollAnswer { tasks: again, poll_after: None, ..self.news(namespace, &poll.session).await? });
         }
-        let cancel = self.to_cancel(namespace, &poll.session).await?;
-        let drain = session.present_from.is_none();
-        if drain || self.0.closing.is_cancelled() {
-            return Ok(PollAnswer { cancel, drain, poll_after: Some(POLL_AFTER), ..PollAnswer::default() });
+        if session.present_from.is_none() || self.0.closing.is_cancelled() {
+            return self.news(namespace, &poll.session).await;
         }
-        // With something to hear it is told after one look, and does not wait.
-        let until = if cancel.is_empty() { deadline } else { Instant::now() };
-        match self.wait_for_tasks(namespace, session.label_set_no, &poll, until).await {
-            Some(Outcome::Given(tasks)) if !tasks.is_empty() => {
-                Ok(PollAnswer { tasks, cancel, ..PollAnswer::default() })
-            }
-            Some(Outcome::Ended(reason @ (EndReason::Replaced | EndReason::Lapsed))) => {
-                Err(Refusal::UnknownSession { session: poll.session, ended: Some(reason) }.into())
-            }
-            nothing => {
-                let drain = matches!(nothing, Some(Outcome::Draining));
-                let cancel = self.to_cancel(namespace, &poll.session).await?;
-                let early = drain || Instant::now() < deadline || self.0.closing.is_cancelled();
-                Ok(PollAnswer { cancel, drain, poll_after: early.then_some(POLL_AFTER), ..PollAnswer::default() })
-            }
-        }
-    }
-
-    /// Parks the poll until it is given something, or told something, or `until`.
-    async fn wait_for_tasks(
-        &self,
-        namespace: NamespaceId,
-        label_set_no: LabelSetNo,
-        poll: &Poll,
-        until: Instant,
-    ) -> Option<Outcome<GivenTask>> {
-        let matchmaker = &self.0.matchmaker;
+        let key = (namespace, session.label_set_no);
         let max_tasks = usize::try_from(poll.max_tasks).unwrap_or(1);
-        let key = (namespace, label_set_no);
         let Place { ticket, mut outcome, fresh } =
-            matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
+            self.0.matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
         if let Some(group) = fresh {
             self.run_group(group);
         }
-        tokio::select! {
-            biased;
-            outcome = &mut outcome => return outcome.ok(),
-            () = tokio::time::sleep_until(until) => {}
-            () = self.0.closing.cancelled() => {}
+        // After it was parked: what becomes of the session from here on is told to its polls, what became of it
+        // before is read.
+        let news = self.news(namespace, &poll.session).await?;
+        let read_at = Instant::now();
+        if news.drain || !news.cancel.is_empty() {
+            until = read_at;
         }
-        // What it is given at this moment must not be lost.
-        if matchmaker.withdraw(&ticket) { None } else { outcome.await.ok() }
+        let waited = tokio::select! {
+            biased;
+            outcome = &mut outcome => Some(outcome),
+            () = tokio::time::sleep_until(until) => None,
+            () = self.0.closing.cancelled() => None,
+        };
+        let outcome = match waited {
+            Some(outcome) => outcome.ok(),
+            None if Matchmaker::withdraw(&ticket) => None,
+            // What it is given must not be lost.
+            None => outcome.await.ok(),
+        };
+        let given = match outcome {
+            Some(Outcome::Ended(reason @ (EndReason::Replaced | EndReason::Lapsed))) => {
+                return Err(Refusal::UnknownSession { session: poll.session, ended: Some(reason) }.into());
+            }
+            Some(Outcome::Ended(EndReason::Left)) => {
+                return Ok(PollAnswer { poll_after: Some(POLL_AFTER), ..PollAnswer::default() });
+            }
+            Some(Outcome::Given(tasks)) => tasks,
+            Some(Outcome::Draining) | None => Vec::new(),
+        };
+        let mut answer = if read_at.elapsed() < NEWS_AGE { news } else { self.news(namespace, &poll.session).await? };
+        let in_time = Instant::now() >= until && answer.cancel.is_empty() && !answer.drain;
+        if !given.is_empty() || (in_time && !self.0.closing.is_cancelled()) {
+            answer.poll_after = None;
+        }
+        Ok(PollAnswer { tasks: given, ..answer })
     }
 
     /// Takes the poll's sign of life.
@@ -153,13 +155,21 @@ impl Coordinator {
         .await
     }
 
-    /// The attempts of a session whose cancel was asked for.
-    async fn to_cancel(&self, namespace: NamespaceId, session: &SessionKey) -> Result<Vec<AttemptId>, Error> {
+    /// An answer with nothing but what its session should hear.
+    async fn news(&self, namespace: NamespaceId, session: &SessionKey) -> Result<PollAnswer, Error> {
         let read = async {
             let mut conn = self.0.db.conn().await?;
-            store::worker::to_cancel(&mut conn, namespace, session).await
+            store::worker::news(&mut conn, namespace, session).await
         };
-        read.await.map_err(|error| Fault::from(error).into())
+        match read.await.map_err(Fault::from)? {
+            Some(store::worker::News { ended: None, drain, cancel }) => {
+                Ok(PollAnswer { cancel, drain, poll_after: Some(POLL_AFTER), ..PollAnswer::default() })
+            }
+            gone => {
+                let ended = gone.and_then(|news| news.ended);
+                Err(Refusal::UnknownSession { session: session.clone(), ended }.into())
+            }
+        }
     }
 
     /// What the same poll was given before and has not acknowledged.

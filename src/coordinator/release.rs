@@ -52,6 +52,6 @@ impl Coordinator {
             }
             Released::Already => held.locked.run,
         };
-        Ok(Standing { key: run.key, status: run.status, version: run.version })
+        Ok(Standing::of(&run))
     }
 }

@@ -28,6 +28,6 @@ impl Coordinator {
         held.locked.renew(token, held.session_ended())?;
         drop(held.tx);
         let cancel_requested = held.locked.run.cancel_requested_at.is_some();
-        self.lease_of(namespace, attempt_id, held.session, held.lease, cancel_requested).await
+        self.lease_of(namespace, attempt_id, held.session.zip(held.lease), held.now, cancel_requested).await
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::error::Fault;
 use super::{Coordinator, Error};
 use crate::domain::rules::report::{Report, Reported};
-use crate::domain::run::Status;
+use crate::domain::run::{Run, Status};
 use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, Token};
 use crate::store::{self, Db};
 
@@ -18,6 +18,16 @@ pub struct Standing {
     pub status: Status,
     /// Its version.
     pub version: i64,
+    /// Whether it runs and its cancel was asked for.
+    pub cancel_requested: bool,
+}
+
+impl Standing {
+    /// Of a run as it is.
+    pub(super) fn of(run: &Run) -> Self {
+        let cancel_requested = run.status == Status::Running && run.cancel_requested_at.is_some();
+        Self { key: run.key.clone(), status: run.status, version: run.version, cancel_requested }
+    }
 }
 
 impl Coordinator {
@@ -60,21 +70,21 @@ impl Coordinator {
                 let run = transition.run();
                 tracing::info!(run = %key, attempt = %attempt_id, status = %run.status, "reported");
                 self.announce(namespace, recorded).await;
-                Standing { key, status: run.status, version: run.version }
+                Standing::of(run)
             }
             Reported::Kept(left) => {
                 store::save::leave(&mut held.tx, namespace, &key, &left).await?;
                 Db::commit(held.tx).await?;
-                Standing { key, status: held.locked.run.status, version: held.locked.run.version }
+                Standing::of(&held.locked.run)
             }
             Reported::Unchanged { status, version } => {
                 // Before the sign of life, which takes a connection of its own.
                 drop(held.tx);
-                Standing { key, status, version }
+                Standing { status, version, ..Standing::of(&held.locked.run) }
             }
         };
         if let (Some(session), Some(lease)) = (&held.session, held.lease) {
-            self.showed_token(namespace, session, lease).await?;
+            self.showed_token(namespace, session, lease, held.now).await?;
         }
         Ok(standing)
     }

@@ -1,8 +1,7 @@
 //! Signs of life: every call that names a session, or shows its token, is one.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Coordinator, Fault};
 use crate::domain::Timestamp;
@@ -11,29 +10,9 @@ use crate::domain::session::{EndReason, Session};
 use crate::ids::{NamespaceId, SessionKey};
 use crate::store;
 
-/// How often the signs of one session that come with acks, renewals and reports are written, at the most.
+/// How often the signs of one session that come with acks, renewals and reports are written, at the most. Counted by
+/// the database's clock from what is in its row, so that it holds for all replicas together.
 const WRITTEN_EVERY: Duration = Duration::from_secs(1);
-
-/// When each session's last sign was written by this replica. A hint that saves writes; never what a lease is judged by.
-#[derive(Default)]
-pub(super) struct Signs(Mutex<HashMap<(NamespaceId, SessionKey), Instant>>);
-
-impl Signs {
-    fn due(&self, namespace: NamespaceId, session: &SessionKey) -> bool {
-        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        if written.len() > 10_000 {
-            written.retain(|_, at| now.duration_since(*at) < WRITTEN_EVERY);
-        }
-        match written.insert((namespace, session.clone()), now) {
-            Some(before) if now.duration_since(before) < WRITTEN_EVERY => {
-                written.insert((namespace, session.clone()), before);
-                false
-            }
-            _ => true,
-        }
-    }
-}
 
 impl Coordinator {
     /// Takes a sign of life from a call that names its session, and answers with the session.
@@ -47,15 +26,16 @@ impl Coordinator {
         Err(Refusal::UnknownSession { session: session.clone(), ended }.into())
     }
 
-    /// Takes a sign of life from a call that has shown the right token, unless one was written a moment ago, and
-    /// answers with the lease it may count on. Called after the verb's commit: a wrong token keeps nobody alive.
+    /// Takes a sign of life from a call that has shown the right token, unless one was written a moment before `now`,
+    /// and answers with the lease it may count on. Called after the verb's commit: a wrong token keeps nobody alive.
     pub(super) async fn showed_token(
         &self,
         namespace: NamespaceId,
         session: &SessionKey,
         lease: store::session::Lease,
+        now: Timestamp,
     ) -> Result<(Timestamp, Duration), Fault> {
-        if self.0.signs.due(namespace, session) {
+        if now >= lease.until - lease.ttl + WRITTEN_EVERY {
             let mut conn = self.0.db.conn().await?;
             let touched = store::session::touch(&mut conn, namespace, std::slice::from_ref(session)).await?;
             if let Some(touched) = touched.first() {
@@ -78,11 +58,14 @@ impl Coordinator {
                 let alive = store::session::touch(&mut conn, namespace, some).await.map_err(Fault::from)?;
                 let alive: HashMap<_, _> = alive.into_iter().map(|session| (session.key.clone(), session)).collect();
                 for key in some {
-                    if let Some(session) = alive.get(key) {
-                        self.0.matchmaker.offers(namespace, key, session.label_set_no);
-                    } else {
-                        let ended = store::session::end_reason(&mut conn, namespace, key).await.map_err(Fault::from)?;
-                        self.0.matchmaker.ended(namespace, key, ended.flatten().unwrap_or(EndReason::Lapsed));
+                    match alive.get(key) {
+                        Some(session) if session.present_from.is_none() => self.0.matchmaker.draining(namespace, key),
+                        Some(session) => self.0.matchmaker.offers(namespace, key, session.label_set_no),
+                        None => {
+                            let ended = store::session::end_reason(&mut conn, namespace, key).await;
+                            let ended = ended.map_err(Fault::from)?.flatten();
+                            self.0.matchmaker.ended(namespace, key, ended.unwrap_or(EndReason::Lapsed));
+                        }
                     }
                 }
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::error::Fault;
 use super::{Coordinator, Error};
 use crate::domain::Timestamp;
-use crate::domain::attempt::{Claim, Locked};
+use crate::domain::attempt::Locked;
 use crate::domain::hold::Stretch;
 use crate::domain::session::EndReason;
 use crate::domain::transition::Transition;
@@ -132,7 +132,7 @@ impl Coordinator {
             let mut conn = self.0.db.conn().await?;
             store::sweep::held_by(&mut conn, namespace, session).await?
         };
-        let returned = self.return_claims(namespace, &claims, &|claim| claim.session == *session).await?;
+        let returned = self.return_claims(namespace, &claims).await?;
         let mut lost = 0;
         for attempt_id in running {
             match self.lose(namespace, attempt_id).await {
@@ -156,15 +156,9 @@ impl Coordinator {
         Ok(true)
     }
 
-    /// Returns the claims on these tasks whose session has ended or whose client has gone, as `is_it` knows them again
-    /// under the lock: by then somebody else may have claimed the task.
-    pub(super) async fn return_claims(
-        &self,
-        namespace: NamespaceId,
-        ids: &[AttemptId],
-        is_it: &(dyn Fn(&Claim) -> bool + Sync),
-    ) -> Result<usize, Fault> {
-        let judge = |locked: &Locked, _, now| locked.lapse(locked.claim().is_some_and(is_it), None, now);
+    /// Returns those of these claims whose session has ended. One may have returned already, and be another's by now.
+    async fn return_claims(&self, namespace: NamespaceId, ids: &[AttemptId]) -> Result<usize, Fault> {
+        let judge = |locked: &Locked, ended: bool, now| if ended { locked.lapse(true, None, now) } else { None };
         self.move_tasks(namespace, ids, &judge).await
     }
 
@@ -293,7 +287,7 @@ impl Coordinator {
     }
 
     /// Moves those of these tasks that a rule moves, in one transaction; each alone if that fails.
-    async fn move_tasks(
+    pub(super) async fn move_tasks(
         &self,
         namespace: NamespaceId,
         ids: &[AttemptId],

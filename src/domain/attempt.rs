@@ -71,6 +71,8 @@ pub struct Attempt {
     pub reported: Option<Status>,
     /// The run's version at its end.
     pub ended_version: Option<i64>,
+    /// The digests of the tokens with which claims of it were released, the last of them at least.
+    pub released: Vec<Digest>,
 }
 
 /// The claimable row of a queued attempt.
@@ -80,8 +82,6 @@ pub struct Task {
     pub hold: Hold,
     /// The fence of its last claim, or of the run before it.
     pub fence: i64,
-    /// The digest of the token it was last released with.
-    pub released: Option<Digest>,
     /// Who has it, if anyone.
     pub claim: Option<Claim>,
 }

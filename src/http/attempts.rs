@@ -4,7 +4,9 @@ use axum::extract::State;
 
 use super::extract::{AttemptPath, Caller, Json, NoQuery, Path};
 use super::problem::{Problem, Verb, translate};
-use super::wire::attempts::{AckAnswer, ReleaseRequest, RenewAnswer, ReportRequest, Standing, TokenRequest};
+use super::wire::attempts::{
+    AckAnswer, ReleaseRequest, RenewAnswer, ReportAnswer, ReportRequest, Standing, TokenRequest,
+};
 use crate::coordinator::{Coordinator, Error};
 
 fn problem(error: Error) -> Problem {
@@ -92,13 +94,7 @@ pub(super) async fn release_attempt(
     let ReleaseRequest { token, reason, delay_seconds } = request;
     let standing =
         coordinator.release_attempt(caller.namespace, attempt.attempt_id, token, reason, delay_seconds).await;
-    let standing = standing.map_err(problem)?;
-    Ok(Json(Standing {
-        dag_name: standing.key.dag_name.into(),
-        run_id: standing.key.run_id.into(),
-        status: standing.status,
-        version: standing.version,
-    }))
+    Ok(Json(standing.map_err(problem)?.into()))
 }
 
 /// Report on an attempt
@@ -112,7 +108,7 @@ pub(super) async fn release_attempt(
     tag = "attempts",
     params(AttemptPath),
     request_body = ReportRequest,
-    responses((status = 200, description = "Where the run stands now.", body = Standing)),
+    responses((status = 200, description = "Where the run stands now, and whether to stop.", body = ReportAnswer)),
 )]
 pub(super) async fn report_attempt(
     State(coordinator): State<Coordinator>,
@@ -120,14 +116,8 @@ pub(super) async fn report_attempt(
     Path(attempt): Path<AttemptPath>,
     _: NoQuery,
     Json(request): Json<ReportRequest>,
-) -> Result<Json<Standing>, Problem> {
+) -> Result<Json<ReportAnswer>, Problem> {
     let (token, report) = request.into_report();
     let standing = coordinator.report_attempt(caller.namespace, attempt.attempt_id, token, report).await;
-    let standing = standing.map_err(problem)?;
-    Ok(Json(Standing {
-        dag_name: standing.key.dag_name.into(),
-        run_id: standing.key.run_id.into(),
-        status: standing.status,
-        version: standing.version,
-    }))
+    Ok(Json(standing.map_err(problem)?.into()))
 }

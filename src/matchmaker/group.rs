@@ -1,7 +1,6 @@
 //! One group of parked polls: those of one label set.
 
-use std::collections::{HashSet, VecDeque};
-use std::mem;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,12 +21,23 @@ pub struct Group<T> {
 }
 
 struct Polls<T> {
-    /// Those that wait for the next look.
-    parked: VecDeque<Parked<T>>,
-    /// Those that are being looked for at this moment.
-    looking: Vec<(u64, SessionKey)>,
-    /// Those that will not wait for another look.
-    leaving: HashSet<u64>,
+    waiting: VecDeque<Waiting<T>>,
+    /// Those that are being looked for at this moment, by number.
+    looking: HashMap<u64, InHand<T>>,
+}
+
+struct Waiting<T> {
+    poll: Parked<T>,
+    /// Whether it has been looked for since it came.
+    looked: bool,
+    /// Whether its wait is over, so that it leaves with the next look.
+    leaving: bool,
+}
+
+/// A poll in the hands of a look: what it will be told instead of going back, if that came up meanwhile.
+struct InHand<T> {
+    session: SessionKey,
+    verdict: Option<Outcome<T>>,
 }
 
 /// What came of a look.
@@ -41,8 +51,8 @@ pub struct Looked<T> {
 
 impl<T> Group<T> {
     pub(super) fn new(key: GroupKey) -> Self {
-        let polls = Polls { parked: VecDeque::new(), looking: Vec::new(), leaving: HashSet::new() };
-        Self { key, polls: Mutex::new(polls), wake: Notify::new() }
+        let polls = Mutex::new(Polls { waiting: VecDeque::new(), looking: HashMap::new() });
+        Self { key, polls, wake: Notify::new() }
     }
 
     /// Looks again and again until no poll is left or `retire` agrees that none has come.
@@ -69,24 +79,15 @@ impl<T> Group<T> {
                 continue;
             }
             let Looked { polls, beaten } = look(polls).await;
-            let mut back = Vec::new();
-            let mut gone = Vec::new();
-            for (poll, tasks) in polls {
-                if tasks.is_empty() {
-                    back.push(poll);
-                } else if let Err(Outcome::Given(tasks)) = poll.answer.send(Outcome::Given(tasks)) {
-                    gone.extend(tasks);
-                }
-            }
-            self.put_back(back);
+            let gone = self.settle(polls);
             if !gone.is_empty() {
                 undelivered(gone).await;
                 continue;
             }
             rounds = rounds.wrapping_add(1);
-            // Between nine and eleven tenths of the interval, so that groups do not look in step.
-            let tenths = 9 * 128 + (rounds.wrapping_mul(2_654_435_769) >> 24);
-            let pause = if beaten { BEATEN } else { fallback / 1_280 * tenths };
+            // Spread over a fifth of the interval, so that groups do not look in step.
+            let jitter = fallback / 5 * (rounds.wrapping_mul(2_654_435_769) >> 24) / 256;
+            let pause = if beaten { BEATEN } else { fallback - fallback / 10 + jitter };
             tokio::select! {
                 () = &mut woken => {}
                 () = tokio::time::sleep(pause) => {}
@@ -99,74 +100,89 @@ impl<T> Group<T> {
     }
 
     pub(super) fn push(&self, poll: Parked<T>) {
-        self.polls().parked.push_back(poll);
+        self.polls().waiting.push_back(Waiting { poll, looked: false, leaving: false });
         self.wake();
     }
 
-    /// Takes a poll out if it has been looked for; otherwise it leaves after the look that it is owed.
+    /// Takes a poll out whose wait is over. False when its outcome is still to come: it is being looked for, or has
+    /// not been looked for even once.
     pub(super) fn withdraw(&self, number: u64) -> bool {
         let mut polls = self.polls();
-        if let Some(at) = polls.parked.iter().position(|poll| poll.number == number && poll.looked) {
-            return polls.parked.remove(at).is_some();
+        if let Some(in_hand) = polls.looking.get_mut(&number) {
+            in_hand.verdict.get_or_insert_with(|| Outcome::Given(Vec::new()));
+            return false;
         }
-        polls.leaving.insert(number);
+        let Some(at) = polls.waiting.iter().position(|waiting| waiting.poll.number == number) else { return false };
+        if polls.waiting[at].looked {
+            polls.waiting.remove(at);
+            return true;
+        }
+        polls.waiting[at].leaving = true;
         false
     }
 
-    /// Takes out the polls of a session; those being looked for leave after that look.
-    pub(super) fn take(&self, session: &SessionKey) -> Vec<Parked<T>> {
+    /// Ends the polls of a session with this outcome; one in the hands of a look, unless it is given something.
+    pub(super) fn tell(&self, session: &SessionKey, outcome: impl Fn() -> Outcome<T>) {
         let mut polls = self.polls();
-        let leaving: Vec<u64> =
-            polls.looking.iter().filter(|(_, of)| of == session).map(|(number, _)| *number).collect();
-        polls.leaving.extend(leaving);
-        let (taken, kept) = mem::take(&mut polls.parked).into_iter().partition(|poll| poll.session == *session);
-        polls.parked = kept;
-        Vec::from(taken)
+        let (told, kept) = polls.waiting.drain(..).partition::<Vec<_>, _>(|waiting| waiting.poll.session == *session);
+        polls.waiting.extend(kept);
+        for waiting in told {
+            let _ = waiting.poll.answer.send(outcome());
+        }
+        for in_hand in polls.looking.values_mut().filter(|in_hand| in_hand.session == *session) {
+            in_hand.verdict = Some(outcome());
+        }
     }
 
-    /// The sessions with a poll here whose client is still there.
     pub(super) fn sessions(&self) -> Vec<SessionKey> {
         let polls = self.polls();
-        let parked = polls.parked.iter().filter(|poll| !poll.answer.is_closed()).map(|poll| &poll.session);
-        parked.chain(polls.looking.iter().map(|(_, session)| session)).cloned().collect()
+        let waiting = polls.waiting.iter().filter(|waiting| !waiting.poll.answer.is_closed());
+        let looking = polls.looking.values().map(|in_hand| in_hand.session.clone());
+        waiting.map(|waiting| waiting.poll.session.clone()).chain(looking).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         let polls = self.polls();
-        polls.parked.is_empty() && polls.looking.is_empty()
+        polls.waiting.is_empty() && polls.looking.is_empty()
     }
 
-    /// Takes all polls whose clients are there; drops the others.
+    /// Takes all polls whose clients are there into the hands of a look; drops the others.
     fn take_present(&self) -> Vec<Parked<T>> {
         let mut polls = self.polls();
-        let present: Vec<Parked<T>> = polls.parked.drain(..).filter(|poll| !poll.answer.is_closed()).collect();
-        polls.looking = present.iter().map(|poll| (poll.number, poll.session.clone())).collect();
-        present
+        let Polls { waiting, looking } = &mut *polls;
+        let present = waiting.drain(..).filter(|waiting| !waiting.poll.answer.is_closed());
+        let taken = present.map(|Waiting { poll, leaving, .. }| {
+            let verdict = leaving.then(|| Outcome::Given(Vec::new()));
+            looking.insert(poll.number, InHand { session: poll.session.clone(), verdict });
+            poll
+        });
+        taken.collect()
     }
 
-    /// Puts polls back before those that came meanwhile, and lets go of those that leave.
-    fn put_back(&self, back: Vec<Parked<T>>) {
+    /// Answers the polls that a look was for: with what they are given, or with what came up meanwhile. The others go
+    /// back, before those that came since. Returns what could not be delivered.
+    fn settle(&self, looked: Vec<(Parked<T>, Vec<T>)>) -> Vec<T> {
         let mut polls = self.polls();
-        polls.looking.clear();
-        let leaving = mem::take(&mut polls.leaving);
-        for mut poll in back.into_iter().rev() {
-            poll.looked = true;
-            if leaving.contains(&poll.number) {
-                let _ = poll.answer.send(Outcome::Given(Vec::new()));
+        let mut gone = Vec::new();
+        for (poll, tasks) in looked.into_iter().rev() {
+            let verdict = polls.looking.remove(&poll.number).and_then(|in_hand| in_hand.verdict);
+            if !tasks.is_empty() {
+                if let Err(Outcome::Given(tasks)) = poll.answer.send(Outcome::Given(tasks)) {
+                    gone.extend(tasks);
+                }
+            } else if let Some(verdict) = verdict {
+                let _ = poll.answer.send(verdict);
             } else {
-                polls.parked.push_front(poll);
+                polls.waiting.push_front(Waiting { poll, looked: true, leaving: false });
             }
         }
-        // Whoever came during the look and leaves already is owed the next one.
-        let owed: Vec<u64> = polls.parked.iter().map(|poll| poll.number).filter(|n| leaving.contains(n)).collect();
-        polls.leaving.extend(owed);
+        gone
     }
 
     fn polls(&self) -> MutexGuard<'_, Polls<T>> {
         self.polls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -216,7 +232,7 @@ mod tests {
     async fn a_poll_that_leaves_at_once_is_looked_for_first() {
         let matchmaker = Arc::new(Matchmaker::default());
         let Place { ticket, outcome, fresh } = matchmaker.park(KEY, session("w"), 1, None);
-        assert!(!matchmaker.withdraw(&ticket), "it is owed a look");
+        assert!(!Matchmaker::withdraw(&ticket), "it is owed a look");
         let tracker = run(&matchmaker, fresh.unwrap(), Arc::new(AtomicU32::new(7)));
         assert_eq!(given(outcome.await), [7]);
         tracker.wait().await;
@@ -226,7 +242,7 @@ mod tests {
     async fn a_poll_that_leaves_is_answered_after_a_look_that_found_nothing() {
         let matchmaker = Arc::new(Matchmaker::default());
         let Place { ticket, outcome, fresh } = matchmaker.park(KEY, session("w"), 1, None);
-        assert!(!matchmaker.withdraw(&ticket));
+        assert!(!Matchmaker::withdraw(&ticket));
         let tracker = run(&matchmaker, fresh.unwrap(), Arc::default());
         assert_eq!(given(outcome.await), [0; 0]);
         matchmaker.wake(NamespaceId::DEFAULT, &[1]);

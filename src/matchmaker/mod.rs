@@ -40,15 +40,13 @@ pub struct Parked<T> {
     pub poll_id: Option<String>,
     /// Where its answer goes; closed when its client has gone.
     pub answer: oneshot::Sender<Outcome<T>>,
-    /// Whether it has been looked for once.
-    pub looked: bool,
 }
 
 /// What makes a group: the tenant and the label set.
 pub type GroupKey = (NamespaceId, LabelSetNo);
 
 /// All groups of this replica.
-pub struct Matchmaker<T> {
+pub struct Matchmaker<T = crate::coordinator::poll::GivenTask> {
     state: Mutex<State<T>>,
 }
 
@@ -70,15 +68,16 @@ impl<T> Matchmaker<T> {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
-        let fresh =
-            Self::insert(&mut state, key, Parked { number, session, max_tasks, poll_id, answer, looked: false });
-        Place { ticket: Ticket { key, number }, outcome, fresh }
+        let (group, fresh) = Self::group(&mut state, key);
+        group.push(Parked { number, session, max_tasks, poll_id, answer });
+        let ticket = Ticket { group: Arc::clone(&group), number };
+        Place { ticket, outcome, fresh: fresh.then_some(group) }
     }
 
-    /// Takes a poll out again; false when its outcome is about to come: it is being looked for at this moment, or is
-    /// owed its first look, since even a poll that does not wait asks what there is.
-    pub fn withdraw(&self, ticket: &Ticket) -> bool {
-        self.state().groups.get(&ticket.key).is_some_and(|group| group.withdraw(ticket.number))
+    /// Takes a poll out again whose wait is over; false when its outcome is about to come: it is being looked for
+    /// right now, or is yet to be, for every poll is looked for once.
+    pub fn withdraw(ticket: &Ticket<T>) -> bool {
+        ticket.group.withdraw(ticket.number)
     }
 
     /// Wakes the groups of these label sets.
@@ -115,24 +114,18 @@ impl<T> Matchmaker<T> {
 
     /// Tells the polls of a session that it has ended.
     pub fn ended(&self, namespace: NamespaceId, session: &SessionKey, reason: EndReason) {
-        for poll in self.take(namespace, session, None) {
-            let _ = poll.answer.send(Outcome::Ended(reason));
-        }
+        self.tell(namespace, session, None, || Outcome::Ended(reason));
     }
 
     /// Tells the polls of a session that it is given no more tasks.
     pub fn draining(&self, namespace: NamespaceId, session: &SessionKey) {
-        for poll in self.take(namespace, session, None) {
-            let _ = poll.answer.send(Outcome::Draining);
-        }
+        self.tell(namespace, session, None, || Outcome::Draining);
     }
 
-    /// Moves the polls of a session whose label set is another now to that set's group: they answer empty, and their
-    /// worker, which polls again at once, is looked for by what it offers now.
+    /// Ends the polls of a session whose label set is another now: they answer empty, and their worker, which polls
+    /// again, is looked for by what it offers now.
     pub fn offers(&self, namespace: NamespaceId, session: &SessionKey, label_set_no: LabelSetNo) {
-        for poll in self.take(namespace, session, Some(label_set_no)) {
-            let _ = poll.answer.send(Outcome::Given(Vec::new()));
-        }
+        self.tell(namespace, session, Some(label_set_no), || Outcome::Given(Vec::new()));
     }
 
     /// Forgets a group that has no polls; false when one was parked meanwhile.
@@ -145,22 +138,23 @@ impl<T> Matchmaker<T> {
         empty
     }
 
-    /// Takes the polls of a session out of all groups but the one of `except`.
-    fn take(&self, namespace: NamespaceId, session: &SessionKey, except: Option<LabelSetNo>) -> Vec<Parked<T>> {
+    /// Ends the polls of a session in all groups but the one of `except`.
+    fn tell(
+        &self,
+        namespace: NamespaceId,
+        session: &SessionKey,
+        except: Option<LabelSetNo>,
+        outcome: impl Fn() -> Outcome<T>,
+    ) {
         let state = self.state();
         let others = state.groups.iter().filter(|((of, no), _)| *of == namespace && Some(*no) != except);
-        others.flat_map(|(_, group)| group.take(session)).collect()
+        others.for_each(|(_, group)| group.tell(session, &outcome));
     }
 
-    fn insert(state: &mut State<T>, key: GroupKey, poll: Parked<T>) -> Option<Arc<Group<T>>> {
-        if let Some(group) = state.groups.get(&key) {
-            group.push(poll);
-            return None;
-        }
-        let group = Arc::new(Group::new(key));
-        group.push(poll);
-        state.groups.insert(key, Arc::clone(&group));
-        Some(group)
+    /// The group of a key, and whether it is new.
+    fn group(state: &mut State<T>, key: GroupKey) -> (Arc<Group<T>>, bool) {
+        let fresh = !state.groups.contains_key(&key);
+        (Arc::clone(state.groups.entry(key).or_insert_with(|| Arc::new(Group::new(key)))), fresh)
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
@@ -168,19 +162,18 @@ impl<T> Matchmaker<T> {
     }
 }
 
+/// A parked poll's place, with which it can be taken out again.
+pub struct Ticket<T> {
+    group: Arc<Group<T>>,
+    number: u64,
+}
+
 /// What a poll holds while it is parked.
 pub struct Place<T> {
     /// Takes it out again.
-    pub ticket: Ticket,
+    pub ticket: Ticket<T>,
     /// Brings its outcome.
     pub outcome: oneshot::Receiver<Outcome<T>>,
     /// Its group, if that is new and needs somebody to run it.
     pub fresh: Option<Arc<Group<T>>>,
-}
-
-/// A parked poll's place, with which it can be taken out again.
-#[derive(Debug)]
-pub struct Ticket {
-    key: GroupKey,
-    number: u64,
 }

@@ -50,11 +50,17 @@ pub struct Look {
 
 /// Looks for unclaimed tasks of these selectors without locking any.
 ///
-/// Reads the head of each selector by index, so tasks of other selectors cost it nothing.
+/// Reads the head of each selector by index, so tasks of other selectors cost it nothing. What a `sole` session that
+/// asks has released, and is not offered yet, is passed over, so that it does not stand before the rest.
 ///
 /// # Errors
 /// Of the database.
-pub async fn look(conn: &mut PgConnection, namespace: NamespaceId, selectors: &[i64]) -> Result<Look> {
+pub async fn look(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    selectors: &[i64],
+    sole: Option<&SessionKey>,
+) -> Result<Look> {
     let rows = sqlx::query!(
         r#"/* store::claim::look */
         WITH clock AS MATERIALIZED (SELECT roadstead_now() AS now)
@@ -72,6 +78,8 @@ pub async fn look(conn: &mut PgConnection, namespace: NamespaceId, selectors: &[
                 FROM task
                 WHERE namespace_id = $1 AND selector_no = s.selector_no AND claim_until IS NULL
                   AND hold_from <= (SELECT now FROM clock)
+                  AND (barred_until IS NULL OR barred_until <= (SELECT now FROM clock)
+                       OR barred_worker IS DISTINCT FROM $3 OR barred_session IS DISTINCT FROM $4)
                 ORDER BY priority DESC, place LIMIT 64
             ) t
             ORDER BY t.priority DESC, t.place LIMIT 64
@@ -79,6 +87,8 @@ pub async fn look(conn: &mut PgConnection, namespace: NamespaceId, selectors: &[
         WHERE n.namespace_id = $1"#,
         namespace.0,
         selectors,
+        sole.map(|session| session.worker_id.as_str()),
+        sole.map(|session| session.session_id.as_str()),
     )
     .fetch_all(conn)
     .await?;
@@ -89,10 +99,7 @@ pub async fn look(conn: &mut PgConnection, namespace: NamespaceId, selectors: &[
         if let (Some(attempt_id), Some(no), Some(from), Some(wait)) =
             (row.attempt_id, row.selector_no, row.hold_from, row.wait_micros)
         {
-            let barred = match (row.barred_worker, row.barred_session, row.barred_until) {
-                (Some(worker), Some(session), Some(until)) => Some((rows::session(worker, session)?, until)),
-                _ => None,
-            };
+            let barred = barred(row.barred_worker, row.barred_session, row.barred_until)?;
             found.push(Candidate {
                 attempt_id: AttemptId(attempt_id),
                 selector_no: SelectorNo(no),
@@ -104,7 +111,8 @@ pub async fn look(conn: &mut PgConnection, namespace: NamespaceId, selectors: &[
     Ok(Look { last_selector_no, now, found })
 }
 
-/// Locks those of these tasks that are still unclaimed and that nobody else has locked; with the moment after.
+/// Locks those of these tasks that are still unclaimed and that nobody else has locked, in no order, as they are now;
+/// with the moment after. Between the look and the lock one may have been claimed and released.
 ///
 /// # Errors
 /// Of the database.
@@ -112,23 +120,46 @@ pub async fn lock(
     conn: &mut PgConnection,
     namespace: NamespaceId,
     ids: &[Uuid],
-) -> Result<(Vec<AttemptId>, Option<Timestamp>)> {
+) -> Result<(Vec<Candidate>, Option<Timestamp>)> {
     let rows = sqlx::query!(
         r#"/* store::claim::lock */
         WITH locked AS MATERIALIZED (
-            SELECT attempt_id FROM task
+            SELECT attempt_id, selector_no, hold_from, wait, barred_worker, barred_session, barred_until FROM task
             WHERE namespace_id = $1 AND attempt_id = ANY($2) AND claim_until IS NULL
             ORDER BY attempt_id
             FOR UPDATE SKIP LOCKED
         )
-        SELECT attempt_id AS "attempt_id!", roadstead_now() AS "now!" FROM locked"#,
+        SELECT attempt_id AS "attempt_id!", selector_no AS "selector_no!", hold_from AS "hold_from!",
+               (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", barred_worker, barred_session,
+               barred_until, roadstead_now() AS "now!"
+        FROM locked"#,
         namespace.0,
         ids,
     )
     .fetch_all(conn)
     .await?;
     let now = rows.iter().map(|row| row.now).max();
-    Ok((rows.into_iter().map(|row| AttemptId(row.attempt_id)).collect(), now))
+    let locked = rows.into_iter().map(|row| {
+        Ok(Candidate {
+            attempt_id: AttemptId(row.attempt_id),
+            selector_no: SelectorNo(row.selector_no),
+            hold: Hold { from: row.hold_from, wait: rows::duration(row.wait_micros)? },
+            barred: barred(row.barred_worker, row.barred_session, row.barred_until)?,
+        })
+    });
+    Ok((locked.collect::<Result<_>>()?, now))
+}
+
+/// Who is not offered a task, until when.
+fn barred(
+    worker: Option<String>,
+    session: Option<String>,
+    until: Option<Timestamp>,
+) -> Result<Option<(SessionKey, Timestamp)>> {
+    match (worker, session, until) {
+        (Some(worker), Some(session), Some(until)) => Ok(Some((rows::session(worker, session)?, until))),
+        _ => Ok(None),
+    }
 }
 
 /// A task being given to a session.

@@ -109,7 +109,7 @@ async fn attempt(
         AttemptRow,
         r#"/* store::lock::attempt */
         SELECT attempt_id, number, operation, status, worker_id, session_id, token_digest, reported, ended_version,
-               roadstead_now() AS "now!"
+               released, roadstead_now() AS "now!"
         FROM attempt WHERE namespace_id = $1 AND attempt_id = $2"#,
         namespace.0,
         attempt_id.0,
@@ -130,7 +130,7 @@ async fn task(conn: &mut PgConnection, namespace: NamespaceId, attempt_id: Attem
             SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = $2 FOR UPDATE
         )
         SELECT hold_from AS "hold_from!", (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!",
-               fence AS "fence!", worker_id, session_id, token_digest, claimed_at, claim_until, released_digest,
+               fence AS "fence!", worker_id, session_id, token_digest, claimed_at, claim_until,
                roadstead_now() AS "now!"
         FROM locked"#,
         namespace.0,
@@ -166,7 +166,7 @@ pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[
         WITH locked AS MATERIALIZED (
             SELECT t.attempt_id AS task_attempt_id, t.hold_from, t.wait AS task_wait, t.fence AS task_fence,
                    t.worker_id AS claim_worker_id, t.session_id AS claim_session_id, t.token_digest,
-                   t.claimed_at AS task_claimed_at, t.claim_until, t.released_digest, r.*
+                   t.claimed_at AS task_claimed_at, t.claim_until, r.*
             FROM task t
             JOIN run r ON r.namespace_id = t.namespace_id AND r.dag_name = t.dag_name AND r.run_id = t.run_id
             WHERE t.namespace_id = $1 AND t.attempt_id = ANY($2)
@@ -177,7 +177,6 @@ pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[
         SELECT l.task_attempt_id AS "task_attempt_id!", l.hold_from AS "hold_from!",
                (extract(epoch FROM l.task_wait) * 1000000)::bigint AS "task_wait_micros!", l.task_fence AS "task_fence!",
                l.claim_worker_id, l.claim_session_id, l.token_digest, l.task_claimed_at, l.claim_until,
-               l.released_digest,
                l.dag_name AS "dag_name!", l.run_id AS "run_id!", l.status AS "status!", l.version AS "version!",
                l.attempt_id AS "attempt_id!", l.attempt_number AS "attempt_number!", l.operation AS "operation!",
                l.fence AS "fence!", l.selector_no AS "selector_no!", s.canonical AS "selector?",
@@ -209,7 +208,6 @@ pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[
                 token_digest: row.token_digest,
                 claimed_at: row.task_claimed_at,
                 claim_until: row.claim_until,
-                released_digest: row.released_digest,
                 now,
             };
             let run = RunRow {
@@ -262,6 +260,7 @@ fn with_task(run: RunRow, task: TaskRow) -> Result<Locked> {
         token: None,
         reported: None,
         ended_version: None,
+        released: Vec::new(),
     };
     Ok(Locked { run, attempt, task: Some(Task::try_from(task)?) })
 }

@@ -112,6 +112,7 @@ pub struct AttemptRow {
     pub token_digest: Option<Vec<u8>>,
     pub reported: Option<String>,
     pub ended_version: Option<i64>,
+    pub released: Vec<Vec<u8>>,
     pub now: Timestamp,
 }
 
@@ -131,6 +132,7 @@ impl TryFrom<AttemptRow> for Attempt {
                 .map(|text| word("attempt.reported", &text, crate::domain::run::Status::from_word))
                 .transpose()?,
             ended_version: row.ended_version,
+            released: row.released.into_iter().map(digest).collect::<Result<_>>()?,
         })
     }
 }
@@ -147,7 +149,6 @@ pub struct TaskRow {
     pub token_digest: Option<Vec<u8>>,
     pub claimed_at: Option<Timestamp>,
     pub claim_until: Option<Timestamp>,
-    pub released_digest: Option<Vec<u8>>,
     pub now: Timestamp,
 }
 
@@ -163,12 +164,7 @@ impl TryFrom<TaskRow> for Task {
             (None, None, None, None) => None,
             _ => return Err(Error::Unreadable("task has half a claim".into())),
         };
-        Ok(Self {
-            hold: Hold { from: row.hold_from, wait: duration(row.wait_micros)? },
-            fence: row.fence,
-            released: row.released_digest.map(digest).transpose()?,
-            claim,
-        })
+        Ok(Self { hold: Hold { from: row.hold_from, wait: duration(row.wait_micros)? }, fence: row.fence, claim })
     }
 }
 

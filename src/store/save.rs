@@ -201,14 +201,23 @@ async fn tasks(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tra
     if !returned.is_empty() {
         let wrote = sqlx::query!(
             r#"/* store::save::tasks (return) */
+            WITH c AS (
+                SELECT * FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::bytea[],
+                                     $7::timestamptz[])
+                AS c(attempt_id, hold_from, barred_worker, barred_session, released_digest, barred_until)
+            ), remembered AS (
+                -- The last 16: a repeat comes soon or never.
+                UPDATE attempt a
+                SET released = (array_append(a.released, c.released_digest))[greatest(cardinality(a.released) - 14, 1):]
+                FROM c
+                WHERE a.namespace_id = $1 AND a.attempt_id = c.attempt_id AND c.released_digest IS NOT NULL
+            )
             UPDATE task t SET worker_id = NULL, session_id = NULL, poll_id = NULL, token_digest = NULL,
                 claimed_at = NULL, claim_until = NULL, hold_from = c.hold_from, hold_until = c.hold_from + t.wait,
-                released_digest = coalesce(c.released_digest, t.released_digest),
                 barred_worker = coalesce(c.barred_worker, t.barred_worker),
                 barred_session = coalesce(c.barred_session, t.barred_session),
                 barred_until = coalesce(c.barred_until, t.barred_until)
-            FROM unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::bytea[], $7::timestamptz[])
-                AS c(attempt_id, hold_from, barred_worker, barred_session, released_digest, barred_until)
+            FROM c
             WHERE t.namespace_id = $1 AND t.attempt_id = c.attempt_id"#,
             namespace.0,
             &returned,

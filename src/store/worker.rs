@@ -139,6 +139,44 @@ pub async fn to_cancel(
     Ok(ids.into_iter().map(AttemptId).collect())
 }
 
+/// What a session should hear when it asks for tasks.
+#[derive(Debug, Clone)]
+pub struct News {
+    /// Why it has ended, if it has.
+    pub ended: Option<EndReason>,
+    /// Whether it is given no more tasks.
+    pub drain: bool,
+    /// The attempts it runs whose cancel was asked for.
+    pub cancel: Vec<AttemptId>,
+}
+
+/// Reads what a session should hear; none if there is no such session.
+///
+/// # Errors
+/// Of the database.
+pub async fn news(conn: &mut PgConnection, namespace: NamespaceId, session: &SessionKey) -> Result<Option<News>> {
+    let row = sqlx::query!(
+        r#"/* store::worker::news */
+        SELECT s.end_reason, s.present_from IS NULL AS "drain!", ARRAY(
+            SELECT a.attempt_id FROM attempt a
+            JOIN run r ON r.namespace_id = a.namespace_id AND r.dag_name = a.dag_name AND r.run_id = a.run_id
+            WHERE a.namespace_id = $1 AND a.worker_id = $2 AND a.session_id = $3 AND a.status = 'running'
+              AND r.cancel_requested_at IS NOT NULL) AS "cancel!"
+        FROM worker_session s
+        WHERE s.namespace_id = $1 AND s.worker_id = $2 AND s.session_id = $3"#,
+        namespace.0,
+        session.worker_id.as_str(),
+        session.session_id.as_str(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    row.map(|row| {
+        let ended = row.end_reason.map(|word| rows::word("end_reason", &word, EndReason::from_word)).transpose()?;
+        Ok(News { ended, drain: row.drain, cancel: row.cancel.into_iter().map(AttemptId).collect() })
+    })
+    .transpose()
+}
+
 /// Those of these attempts, each with the digest of a token, that this session does not run under that token.
 ///
 /// # Errors

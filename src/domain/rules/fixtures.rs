@@ -56,13 +56,9 @@ pub fn queued() -> Locked {
             token: None,
             reported: None,
             ended_version: None,
+            released: Vec::new(),
         },
-        task: Some(Task {
-            hold: Hold { from: at(0), wait: Duration::from_secs(120) },
-            fence: 0,
-            released: None,
-            claim: None,
-        }),
+        task: Some(Task { hold: Hold { from: at(0), wait: Duration::from_secs(120) }, fence: 0, claim: None }),
     }
 }
 

@@ -36,8 +36,8 @@ impl Locked {
         session_ended: bool,
         now: Timestamp,
     ) -> Result<Released, Refusal> {
-        if self.attempt.status == AttemptStatus::Lost && self.attempt.token == Some(token)
-            || self.task.as_ref().is_some_and(|task| task.released == Some(token))
+        if self.attempt.released.contains(&token)
+            || (self.attempt.status == AttemptStatus::Lost && self.attempt.token == Some(token))
         {
             return Ok(Released::Already);
         }
@@ -94,9 +94,12 @@ mod tests {
 
     #[test]
     fn a_repeat_changes_nothing() {
-        let mut returned = queued();
-        returned.task.as_mut().unwrap().released = Some(token(1));
-        assert_eq!(release(&returned, 1, 0), Ok(Released::Already));
+        // Whoever has it by now, and whatever has become of it.
+        for mut since in [queued(), claimed(15), running(), ended(Status::Succeeded, AttemptStatus::Succeeded)] {
+            since.attempt.released = vec![token(3), token(4)];
+            assert_eq!(release(&since, 3, 0), Ok(Released::Already));
+            assert_eq!(release(&since, 4, 0), Ok(Released::Already));
+        }
         let mut lost = ended(Status::Failed, AttemptStatus::Lost);
         lost.attempt.token = Some(token(1));
         assert_eq!(release(&lost, 1, 0), Ok(Released::Already));

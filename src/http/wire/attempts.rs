@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use crate::coordinator::report;
 use crate::domain::rules::report::Report;
 use crate::domain::run::Status;
 use crate::domain::transition::Left;
@@ -174,7 +175,7 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// Where a run stands after a worker's word.
+/// Where a run stands after a release.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct Standing {
     /// The DAG's name.
@@ -186,6 +187,36 @@ pub struct Standing {
     /// The run's version.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub version: i64,
+}
+
+impl From<report::Standing> for Standing {
+    fn from(standing: report::Standing) -> Self {
+        let report::Standing { key, status, version, cancel_requested: _ } = standing;
+        Self { dag_name: key.dag_name.into(), run_id: key.run_id.into(), status, version }
+    }
+}
+
+/// Where a run stands after a report, and whether its worker is to stop.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct ReportAnswer {
+    /// The DAG's name.
+    pub dag_name: String,
+    /// The run's id within the DAG.
+    pub run_id: String,
+    /// Where the run stands.
+    pub status: Status,
+    /// The run's version.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub version: i64,
+    /// Whether to stop, and to report it as `aborted`; false once the attempt has ended.
+    pub cancel_requested: bool,
+}
+
+impl From<report::Standing> for ReportAnswer {
+    fn from(standing: report::Standing) -> Self {
+        let report::Standing { key, status, version, cancel_requested } = standing;
+        Self { dag_name: key.dag_name.into(), run_id: key.run_id.into(), status, version, cancel_requested }
+    }
 }
 
 #[cfg(test)]
