@@ -46,7 +46,7 @@ pub struct Parked<T> {
 pub type GroupKey = (NamespaceId, LabelSetNo);
 
 /// All groups of this replica.
-pub struct Matchmaker<T = crate::coordinator::poll::GivenTask> {
+pub struct Matchmaker<T> {
     state: Mutex<State<T>>,
 }
 

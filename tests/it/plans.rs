@@ -148,7 +148,7 @@ async fn intern(t: &Test) {
 
 /// With nothing but tasks that the worker may not take, and one that it may.
 const CLAIM: Cases = &[
-    ("store::claim::look", "1, '{2}'"),
+    ("store::claim::look", "1, '{2}', 'w', 's'"),
     ("store::claim::lock", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::claim::contents", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::claim::sizes", "1, ARRAY[md5('2-1')::uuid]"),
@@ -165,6 +165,7 @@ const CLAIM: Cases = &[
     ("store::situation::read", "1, '{1}'"),
     ("store::session::used_slots", "1, '{w}', '{s}'"),
     ("store::worker::to_cancel", "1, 'w', 's'"),
+    ("store::worker::news", "1, 'w', 's'"),
     ("store::read::runs", "1, '{dag}', '{2-1}'"),
     ("store::read::detail", "1, 'dag', '2-1', true"),
     ("store::read::versions", "1, '{dag}', '{2-1}'"),
@@ -196,7 +197,7 @@ const SWEEP_BEHIND_BUSY: Cases = &[
     ("store::presence::label_sets (closed)", "1, roadstead_now() - interval '1 s'"),
     ("store::presence::stretches", "1, '{2}', roadstead_now() - interval '3 hours'"),
     ("store::situation::read", "1, '{2}'"),
-    ("store::claim::look", "1, '{1}'"),
+    ("store::claim::look", "1, '{1}', NULL, NULL"),
 ];
 
 /// A worker with label set 2, which fits the crowd, present for a day and without a free slot.
