@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -49,11 +50,12 @@ pub struct Server {
 impl Server {
     /// Brings the schema up to date, sweeps once, and listens.
     ///
-    /// The sweep comes first so that an outage is on record before anybody judges a clock across it.
+    /// Raises the process's limit of open files to what the system allows it. The sweep comes first so that an outage is on record before anybody judges a clock across it.
     ///
     /// # Errors
     /// [`ServerError`]; nothing is left running then.
     pub async fn start(config: &Config, database_url: &str) -> Result<Self, ServerError> {
+        allow_many_connections();
         let pool = pool::open(database_url).map_err(ServerError::Url)?;
         migrate_when_there(&pool).await?;
         let db = Db::new(pool);
@@ -101,6 +103,17 @@ impl Server {
             tracing::warn!("transactions were still under way; the database decides them");
         }
         tracing::info!("stopped");
+    }
+}
+
+/// Lifts the limit of open files to the most that the system allows this process. Every parked poll is a connection, and
+/// the usual limit of 1,024, which is that low for the sake of old programs, would be the number of workers.
+fn allow_many_connections() {
+    let lifted = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most).map(|()| most));
+    match lifted {
+        Ok(most) => tracing::debug!(most, "open files are allowed"),
+        Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
     }
 }
 

@@ -29,14 +29,19 @@ pub struct Said {
 /// The program with these arguments, in an environment that holds no setting but these.
 fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roadstead"));
+    clean(&mut command).args(args).envs(env.iter().copied());
+    command
+}
+
+/// Takes every setting out of the environment that a command would inherit.
+fn clean(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("ROADSTEAD_") || name.ends_with("WORKER_WAIT_TIMEOUT") || name == "DATABASE_URL" {
             command.env_remove(name);
         }
     }
-    command.args(args).envs(env.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
-    command
+    command.stdin(Stdio::null()).kill_on_drop(true)
 }
 
 /// Runs a command to its end, which must come within a minute.
@@ -56,7 +61,18 @@ impl Program {
     }
 
     pub fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut child = command(args, env).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(&mut command(args, env))
+    }
+
+    /// With what a shell does before it, such as lowering a limit.
+    pub fn start_after(preparation: &str, args: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{preparation}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_roadstead")]).args(args);
+        Self::spawn(clean(&mut shell))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         let (kept, mut lines) = (Arc::clone(&log), BufReader::new(child.stderr.take().unwrap()).lines());
         #[expect(clippy::disallowed_methods, reason = "it ends with the process whose log it keeps")]

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 use sqlx::PgPool;
+use tokio::task::JoinSet;
 
 use crate::harness::program::run;
-use crate::harness::{Folder, Program, Worker, database, with, with_process};
+use crate::harness::{Folder, Program, Worker, database, until, with, with_process};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_service_on_a_data_folder_is_refused_by_name_and_harms_nobody() {
@@ -50,6 +51,27 @@ async fn a_port_that_is_taken_is_told_and_nothing_is_left_behind() {
         assert!(refused.stderr.contains(&format!("cannot listen on {listen}")), "{refused:?}");
     })
     .await;
+}
+
+/// B101: what a shell or a process manager allows by default is not the number of workers.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_polls_can_be_parked_than_files_may_be_open_by_default() {
+    let database = database::create().await;
+    let args = ["serve", "--listen", "127.0.0.1:0", "--database-url", &database.url];
+    let mut service = Program::start_after("ulimit -Sn 64", &args);
+    let client = service.client().await;
+    let worker = Worker::register(&client, "w", json!({"zone": "b"})).await;
+    let mut polls = JoinSet::new();
+    for _ in 0..100 {
+        let worker = worker.clone();
+        polls.spawn(async move { worker.poll_reply(50.0).await });
+    }
+    let connected = format!("/proc/{}/fd", service.pid());
+    until("all are connected", async || std::fs::read_dir(&connected).unwrap().count() > 100).await;
+    client.dispatch("r", json!({"worker_selector": {"zone": "b"}})).await.ok();
+    assert_eq!(polls.join_next().await.unwrap().unwrap().ok()["tasks"][0]["run_id"], "r");
+    service.stop().await;
+    database.drop().await;
 }
 
 /// B103: five at once on an empty database, and killing one that migrates leaves no lock.
@@ -113,10 +135,8 @@ async fn a_migration_that_fails_keeps_no_lock() {
     roadstead::store::migrate::run(&product).await.unwrap_err();
     let locks = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
          WHERE locktype = 'advisory' AND datname = current_database()";
-    crate::harness::until("the lock is given back", async || {
-        sqlx::query_scalar::<_, i64>(locks).fetch_one(&pool).await.unwrap() == 0
-    })
-    .await;
+    until("the lock is given back", async || sqlx::query_scalar::<_, i64>(locks).fetch_one(&pool).await.unwrap() == 0)
+        .await;
     sqlx::raw_sql("DROP TABLE task").execute(&pool).await.unwrap();
     roadstead::store::migrate::run(&product).await.unwrap();
     product.close().await;
