@@ -45,6 +45,9 @@ pub struct Parked<T> {
 /// What makes a group: the tenant and the label set.
 pub type GroupKey = (NamespaceId, LabelSetNo);
 
+/// Where a poll was parked, what its outcome comes by, and its group if that is new and needs somebody to run it.
+pub type Place<T> = (Ticket<T>, oneshot::Receiver<Outcome<T>>, Option<Arc<Group<T>>>);
+
 /// All groups of this replica.
 pub struct Matchmaker<T = crate::coordinator::poll::GivenTask> {
     state: Mutex<State<T>>,
@@ -63,13 +66,7 @@ impl<T> Default for Matchmaker<T> {
 
 impl<T> Matchmaker<T> {
     /// Parks a poll. The group is new, and needs somebody to run it, when it is answered.
-    pub fn park(
-        &self,
-        key: GroupKey,
-        session: SessionKey,
-        max_tasks: usize,
-        poll_id: Option<String>,
-    ) -> (Ticket<T>, oneshot::Receiver<Outcome<T>>, Option<Arc<Group<T>>>) {
+    pub fn park(&self, key: GroupKey, session: SessionKey, max_tasks: usize, poll_id: Option<String>) -> Place<T> {
         let (answer, outcome) = oneshot::channel();
         let mut state = self.state();
         state.next += 1;
@@ -82,6 +79,7 @@ impl<T> Matchmaker<T> {
 
     /// Takes a poll out again whose wait is over; false when its outcome is about to come: it is being looked for
     /// right now, or is yet to be, for every poll is looked for once.
+    #[must_use]
     pub fn withdraw(ticket: &Ticket<T>) -> bool {
         ticket.group.withdraw(ticket.number)
     }
