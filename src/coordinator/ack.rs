@@ -45,7 +45,10 @@ impl Coordinator {
 
     async fn ack_once(&self, namespace: NamespaceId, attempt_id: AttemptId, token: Digest) -> Result<Lease, Fault> {
         let mut held = self.lock_held(namespace, attempt_id).await?;
-        let acked = held.locked.ack(token, held.session_ended(), held.now)?;
+        // Only a claim that is overdue needs to know of an amnesty.
+        let overdue = held.locked.claim().is_some_and(|claim| held.now >= claim.until);
+        let amnesty_until = if overdue { store::presence::amnesty(&mut held.tx, namespace).await? } else { None };
+        let acked = held.locked.ack(token, held.session_ended(), amnesty_until, held.now)?;
         let mut cancel_requested = held.locked.run.cancel_requested_at.is_some();
         if let Acked::Started(transition) = acked {
             let recorded = self.record(&mut held.tx, namespace, std::slice::from_ref(&*transition)).await?;

@@ -87,7 +87,7 @@ impl<T> Group<T> {
             rounds = rounds.wrapping_add(1);
             // Spread over a fifth of the interval, so that groups do not look in step.
             let jitter = fallback / 5 * (rounds.wrapping_mul(2_654_435_769) >> 24) / 256;
-            let pause = if beaten { BEATEN } else { fallback - fallback / 10 + jitter };
+            let pause = if beaten { BEATEN } else { fallback * 9 / 10 + jitter };
             tokio::select! {
                 () = &mut woken => {}
                 () = tokio::time::sleep(pause) => {}

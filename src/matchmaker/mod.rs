@@ -76,6 +76,7 @@ impl<T> Matchmaker<T> {
 
     /// Takes a poll out again whose wait is over; false when its outcome is about to come: it is being looked for
     /// right now, or is yet to be, for every poll is looked for once.
+    #[must_use]
     pub fn withdraw(ticket: &Ticket<T>) -> bool {
         ticket.group.withdraw(ticket.number)
     }

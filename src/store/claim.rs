@@ -216,6 +216,9 @@ pub async fn write(
 
 /// Finds, and locks, what this poll was given before and has not acknowledged: its answer was lost on the way.
 ///
+/// Waits for whoever looks at one of them just now: passed over, it would be lost to the repeat. Nobody who waits for
+/// it here holds its run.
+///
 /// # Errors
 /// Of the database.
 pub async fn of_poll(
@@ -230,11 +233,13 @@ pub async fn of_poll(
             SELECT attempt_id, claim_until FROM task
             WHERE namespace_id = $1 AND worker_id = $2 AND session_id = $3 AND poll_id = $4 AND claim_until IS NOT NULL
             ORDER BY attempt_id
-            FOR UPDATE SKIP LOCKED
+            FOR UPDATE
         ), judged AS (
             SELECT attempt_id, claim_until, roadstead_now() AS now FROM locked
         )
-        SELECT attempt_id AS "attempt_id!" FROM judged WHERE now < claim_until"#,
+        SELECT attempt_id AS "attempt_id!" FROM judged
+        WHERE now < claim_until
+           OR EXISTS (SELECT FROM outage o WHERE o.namespace_id = $1 AND judged.now < o.until_at)"#,
         namespace.0,
         session.worker_id.as_str(),
         session.session_id.as_str(),

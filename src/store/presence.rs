@@ -104,3 +104,17 @@ pub async fn stamp(
     .await?;
     Ok(row.until_at)
 }
+
+/// When the amnesty ends that is on now, if one is.
+///
+/// # Errors
+/// Of the database.
+pub async fn amnesty(conn: &mut PgConnection, namespace: NamespaceId) -> Result<Option<Timestamp>> {
+    Ok(sqlx::query_scalar!(
+        r#"/* store::presence::amnesty */
+        SELECT max(until_at) FROM outage WHERE namespace_id = $1 AND until_at > (SELECT roadstead_now())"#,
+        namespace.0,
+    )
+    .fetch_one(conn)
+    .await?)
+}

@@ -76,7 +76,7 @@ fn moved(change: Option<&Transition>) -> String {
 /// What each verb does to a state, in the order of [`VERBS`].
 fn outcomes(locked: &Locked) -> Vec<String> {
     let now = at(5);
-    let ack = |by| match locked.ack(token(by), false, now) {
+    let ack = |by| match locked.ack(token(by), false, None, now) {
         Ok(Acked::Started(change)) => became(&change),
         Ok(Acked::Already) => "same answer".to_owned(),
         Err(refusal) => refused(&refusal),

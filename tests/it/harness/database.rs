@@ -1,4 +1,4 @@
-//! One embedded PostgreSQL for the whole test binary, and a migrated database for each test, copied from a template.
+//! One embedded Postgres for the whole test binary, and a migrated database for each test, copied from a template.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -14,7 +14,7 @@ use roadstead::config::{Config, Flags};
 use roadstead::server::Server;
 use sqlx::PgPool;
 
-pub use client::{Client, Reply};
+pub use client::Client;
 pub use folder::Folder;
 pub use program::Program;
 pub use raw::{Dice, Raw};
@@ -108,7 +108,16 @@ impl Test {
 
     /// As [`Self::advance`], with all workers whose names begin so giving no sign of life meanwhile; `Some("")` is all.
     pub async fn advance_forgetting(&self, by: Duration, forgotten: Option<&str>) {
-        let micros = i64::try_from(by.as_micros()).unwrap();
+        self.shift(i64::try_from(by.as_micros()).unwrap(), forgotten).await;
+    }
+
+    /// Sets the database's clock apart from that of the process by so many seconds, either way, as if it had always
+    /// been: to be called before anything has happened.
+    pub async fn skew(&self, seconds: i64) {
+        self.shift(seconds * 1_000_000, None).await;
+    }
+
+    async fn shift(&self, micros: i64, forgotten: Option<&str>) {
         let mut tx = self.pool.begin().await.unwrap();
         let offset: i64 =
             sqlx::query_scalar("SELECT (extract(epoch FROM roadstead_now() - clock_timestamp()) * 1000000)::bigint")
@@ -139,10 +148,60 @@ impl Test {
         tx.commit().await.unwrap();
     }
 
+    /// Waits until a sweep that began after this moment has come to its end.
+    pub async fn swept(&self) {
+        let stamp = "SELECT (extract(epoch FROM stamped_at) * 1000000)::bigint FROM sweep_stamp";
+        let asked = self.count("SELECT (extract(epoch FROM roadstead_now()) * 1000000)::bigint").await;
+        until("a sweep after this moment", async || self.count(stamp).await > asked).await;
+        // It stamps first: when the next one has, it is over.
+        let first = self.count(stamp).await;
+        until("the sweep's end", async || self.count(stamp).await > first).await;
+    }
+
+    /// One JSON value from the database.
+    pub async fn json(&self, query: &'static str) -> serde_json::Value {
+        sqlx::query_scalar(query).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// Every row that a word about an attempt could change, its session's last sign of life included.
+    pub async fn state(&self) -> serde_json::Value {
+        self.json(
+            "SELECT jsonb_build_object(
+                'runs', (SELECT jsonb_agg(to_jsonb(r) ORDER BY r.dag_name, r.run_id) FROM run r),
+                'attempts', (SELECT jsonb_agg(to_jsonb(a) ORDER BY a.attempt_id) FROM attempt a),
+                'tasks', (SELECT jsonb_agg(to_jsonb(t) ORDER BY t.attempt_id) FROM task t),
+                'payloads', (SELECT jsonb_agg(to_jsonb(p) ORDER BY p.dag_name, p.run_id) FROM payload p),
+                'sessions', (SELECT jsonb_agg(to_jsonb(s) ORDER BY s.worker_id, s.session_id) FROM worker_session s))",
+        )
+        .await
+    }
+
+    /// What a claim that returns must leave alone: the attempt, its place and its clocks.
+    pub async fn clocks(&self, run_id: &str) -> serde_json::Value {
+        sqlx::query_scalar(
+            "SELECT jsonb_build_object('attempt', t.attempt_id, 'number', r.attempt_number, 'place', t.place,
+                'priority', t.priority, 'hold_from', t.hold_from, 'wait', t.wait, 'hold_until', t.hold_until)
+             FROM task t JOIN run r USING (namespace_id, dag_name, run_id) WHERE t.run_id = $1",
+        )
+        .bind(run_id)
+        .fetch_one(&self.pool)
+        .await
+        .unwrap()
+    }
+
     /// One number from the database.
     pub async fn count(&self, query: &'static str) -> i64 {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.unwrap()
     }
+}
+
+/// Does something beside the test, which waits for it.
+#[expect(clippy::disallowed_methods, reason = "what a test starts ends with its runtime")]
+pub fn spawn<F>(work: F) -> tokio::task::JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    tokio::spawn(work)
 }
 
 /// Waits until the condition holds; fails the test after 20 seconds.

@@ -1,11 +1,14 @@
 //! A worker that does what a test tells it.
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 use super::client::{Client, Reply};
 
 /// One registered session.
 #[derive(Clone)]
+#[expect(clippy::struct_field_names, reason = "they are called as on the wire")]
 pub struct Worker {
     pub client: Client,
     pub worker_id: String,
@@ -65,6 +68,33 @@ impl Worker {
         let mut body = json!({"token": task["token"]});
         body.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
         self.client.post(&format!("/v1/attempts/{}/{verb}", task["attempt_id"].as_str().unwrap()), &body).await
+    }
+
+    /// The same session, spoken for through another replica.
+    pub fn through(&self, client: &Client) -> Self {
+        Self { client: client.clone(), ..self.clone() }
+    }
+
+    /// Polls on a connection of its own, whose answer nobody reads. Dropping it cuts the connection, as the end of
+    /// the worker's process does.
+    pub async fn poll_raw(&self, wait_seconds: f64) -> TcpStream {
+        let address = self.client.url().strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let body = json!({"session_id": self.session_id, "wait_seconds": wait_seconds}).to_string();
+        let request = format!(
+            "POST /v1/workers/{}/poll HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            self.worker_id,
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// When it last gave a sign of life, as the service tells it.
+    pub async fn last_seen(&self) -> String {
+        let worker = self.client.get(&format!("/v1/workers/{}", self.worker_id)).await.ok();
+        worker["last_seen_at"].as_str().unwrap().to_owned()
     }
 
     /// Takes a task, acknowledges it and reports that it succeeded.
