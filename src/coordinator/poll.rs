@@ -117,8 +117,11 @@ impl Coordinator {
         let outcome = match waited {
             Some(outcome) => outcome.ok(),
             None if matchmaker.withdraw(&ticket) => None,
-            // It is being looked for at this moment: what it is given must not be lost.
-            None => outcome.await.ok(),
+            // It is being looked for at this moment, or about to be: what it is given must not be lost.
+            None => match outcome.await {
+                Ok(Outcome::Given(tasks)) if tasks.is_empty() => None,
+                outcome => outcome.ok(),
+            },
         };
         match outcome {
             Some(Outcome::Given(tasks)) if !tasks.is_empty() => Ok(PollAnswer { tasks, ..PollAnswer::default() }),

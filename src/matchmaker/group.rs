@@ -1,6 +1,7 @@
 //! One group of parked polls: those of one label set.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -92,9 +93,10 @@ impl<T> Group<T> {
         self.wake();
     }
 
-    pub(super) fn remove(&self, number: u64) -> Option<Parked<T>> {
+    /// Takes a poll out if it has been looked for and is not being looked for now.
+    pub(super) fn remove_looked(&self, number: u64) -> Option<Parked<T>> {
         let mut polls = self.polls();
-        let at = polls.iter().position(|poll| poll.number == number)?;
+        let at = polls.iter().position(|poll| poll.number == number && poll.looked)?;
         polls.remove(at)
     }
 
@@ -118,11 +120,17 @@ impl<T> Group<T> {
         self.polls().drain(..).filter(|poll| !poll.answer.is_closed()).collect()
     }
 
-    /// Puts polls back before those that came meanwhile.
+    /// Puts polls back before those that came meanwhile; those whose wait ended during the look are answered.
     fn put_back(&self, back: Vec<Parked<T>>) {
         let mut polls = self.polls();
-        for poll in back.into_iter().rev() {
-            polls.push_front(poll);
+        for mut poll in back.into_iter().rev() {
+            poll.looked = true;
+            // Judged under the lock that a withdrawal takes after it has raised the flag: one of both sees the other.
+            if poll.leaving.load(Ordering::SeqCst) {
+                let _ = poll.answer.send(Outcome::Given(Vec::new()));
+            } else {
+                polls.push_front(poll);
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 mod group;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -40,6 +41,10 @@ pub struct Parked<T> {
     pub poll_id: Option<String>,
     /// Where its answer goes; closed when its client has gone.
     pub answer: oneshot::Sender<Outcome<T>>,
+    /// Whether a look was made for it.
+    looked: bool,
+    /// Whether its wait is over: it is answered after the look that it is in or that it still has a right to.
+    leaving: Arc<AtomicBool>,
 }
 
 /// What makes a group: the tenant and the label set.
@@ -74,13 +79,18 @@ impl<T> Matchmaker<T> {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
-        let fresh = Self::insert(&mut state, key, Parked { number, session, max_tasks, poll_id, answer });
-        (Ticket { number }, outcome, fresh)
+        let leaving = Arc::new(AtomicBool::new(false));
+        let ticket = Ticket { number, leaving: Arc::clone(&leaving) };
+        let poll = Parked { number, session, max_tasks, poll_id, answer, looked: false, leaving };
+        let fresh = Self::insert(&mut state, key, poll);
+        (ticket, outcome, fresh)
     }
 
-    /// Takes a poll out again; false when it is being given something right now, and its outcome is about to come.
+    /// Takes a poll out whose wait is over. False when a look for it is under way or still to come, for every poll is
+    /// looked for once, however short its wait: its outcome comes with the end of that look.
     pub fn withdraw(&self, ticket: &Ticket) -> bool {
-        self.state().groups.values().any(|group| group.remove(ticket.number).is_some())
+        ticket.leaving.store(true, Ordering::SeqCst);
+        self.state().groups.values().any(|group| group.remove_looked(ticket.number).is_some())
     }
 
     /// Wakes the groups of these label sets.
@@ -174,4 +184,5 @@ impl<T> Matchmaker<T> {
 #[derive(Debug)]
 pub struct Ticket {
     number: u64,
+    leaving: Arc<AtomicBool>,
 }
