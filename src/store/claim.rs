@@ -4,6 +4,8 @@
 //! every selector and starve other looks. A claim changes neither the run's version nor its events, so it locks the
 //! task only: whatever moves a run out of the queue deletes its task under the same lock.
 
+use std::collections::HashMap;
+
 use sqlx::PgConnection;
 use sqlx::types::Uuid;
 
@@ -281,16 +283,21 @@ impl Contents {
     }
 }
 
-/// About how many bytes each of these tasks is in an answer, so that a poll can stop before its limit.
+/// About how many bytes each of these tasks is in an answer, so that a poll can stop before its limit. A task that
+/// cannot be read, or whose run is gone, is left out: it is not to be given to anybody.
 ///
 /// # Errors
 /// Of the database.
-pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<Vec<(AttemptId, usize)>> {
+pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<HashMap<AttemptId, usize>> {
     let rows = sqlx::query!(
         r#"/* store::claim::sizes */
-        SELECT t.attempt_id, coalesce(octet_length(p.definition), 0) + coalesce(octet_length(p.params), 0)
-                             + coalesce(octet_length(p.context), 0) + 4096 AS "size!"
+        SELECT t.attempt_id, t.dag_name, t.run_id, r.operation, r.labels, r.root_dag_name, r.root_run_id,
+               r.parent_dag_name, r.parent_run_id, s.canonical AS selector,
+               coalesce(octet_length(p.definition), 0) + coalesce(octet_length(p.params), 0)
+                   + coalesce(octet_length(p.context), 0) + 4096 AS "size!"
         FROM task t
+        JOIN run r ON r.namespace_id = t.namespace_id AND r.dag_name = t.dag_name AND r.run_id = t.run_id
+        JOIN selector s ON s.namespace_id = t.namespace_id AND s.selector_no = t.selector_no
         JOIN payload p ON p.namespace_id = t.namespace_id AND p.dag_name = t.dag_name AND p.run_id = t.run_id
         WHERE t.namespace_id = $1 AND t.attempt_id = ANY($2)"#,
         namespace.0,
@@ -298,7 +305,22 @@ pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (AttemptId(row.attempt_id), usize::try_from(row.size).unwrap_or(0))).collect())
+    let mut sizes = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let readable = || {
+            rows::key(row.dag_name, row.run_id)?;
+            rows::word("run.operation", &row.operation, Operation::from_word)?;
+            rows::selector(&row.selector)?;
+            rows::json::<Labels>("run.labels", row.labels)?;
+            rows::optional_key(row.root_dag_name, row.root_run_id)?;
+            rows::optional_key(row.parent_dag_name, row.parent_run_id)
+        };
+        match readable() {
+            Ok(_) => _ = sizes.insert(AttemptId(row.attempt_id), usize::try_from(row.size).unwrap_or(0)),
+            Err(error) => tracing::error!(attempt = %row.attempt_id, %error, "it is not given to anybody"),
+        }
+    }
+    Ok(sizes)
 }
 
 /// Reads the contents of claimed tasks, in no order.
