@@ -2,6 +2,7 @@
 
 mod autopsy;
 pub mod client;
+mod clock;
 mod database;
 pub mod worker;
 
@@ -12,6 +13,7 @@ use roadstead::server::Server;
 use sqlx::PgPool;
 
 pub use client::{Client, Reply};
+pub use clock::seconds;
 pub use worker::Worker;
 
 /// Settings of a test's service: those of the product, but with a quick sweep.
