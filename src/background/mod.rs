@@ -55,12 +55,17 @@ async fn keeper(coordinator: Coordinator, closing: CancellationToken) {
     }
 }
 
-/// Looks for changes that other replicas made to runs that somebody here waits for.
+/// Looks for changes that other replicas made: to runs that somebody here waits for, and to sessions whose polls are
+/// parked here.
 async fn watcher(coordinator: Coordinator, closing: CancellationToken) {
     let interval = coordinator.settings().fallback_interval;
     let mut failures = 0;
     while pause(interval, failures, &closing).await {
-        match coordinator.look_for_changes().await {
+        let looked = match coordinator.look_for_changes().await {
+            Ok(()) => coordinator.tell_parked().await,
+            Err(error) => Err(error),
+        };
+        match looked {
             Ok(()) => failures = 0,
             Err(error) => drop(after_failure("watcher", &mut failures, &error)),
         }

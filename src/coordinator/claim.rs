@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use uuid::Uuid;
@@ -21,12 +22,17 @@ use crate::store::{self, Conn, Db};
 /// A poll answer stops before it is larger than this.
 const ANSWER_BYTES: usize = 8 << 20;
 
+/// How much longer than the longest wait presence is looked back upon.
+const KEPT_LONGER: Duration = Duration::from_hours(24);
+
 /// A poll that may be given something: who asks, how many it may still have, and how large its answer is so far.
 struct Asking {
     session: SessionKey,
     poll_id: Option<String>,
     room: usize,
     bytes: usize,
+    /// Whether its answer was too large already for a task that it could have had.
+    full: bool,
     claims: Vec<(AttemptId, Token)>,
 }
 
@@ -74,19 +80,30 @@ impl Coordinator {
         }
         let mut tx = self.0.db.begin().await?;
         let (mut asking, present_from, at) = self.who_may(&mut tx, namespace, label_set_no, polls).await?;
-        let room = asking.iter().flatten().any(|poll| poll.room > 0);
-        let Some(present_from) = present_from.filter(|_| room) else { return Ok(Claimed::default()) };
-        let fresh = self.not_expired(&mut tx, namespace, found, present_from).await?;
-        let chosen = choose(&asking, &fresh, at);
-        let (locked, now) = store::claim::lock(&mut tx, namespace, &chosen).await?;
-        let Some(now) = now else { return Ok(Claimed { given: Vec::new(), beaten: !chosen.is_empty() }) };
-        let sizes: HashMap<AttemptId, usize> =
-            store::claim::sizes(&mut tx, namespace, &chosen).await?.into_iter().collect();
-        let beaten = locked.len() < chosen.len();
-        let mut locked: HashMap<_, _> = locked.into_iter().map(|task| (task.attempt_id.0, task)).collect();
-        for task in chosen.iter().filter_map(|id| locked.remove(id)).filter(|task| task.hold.from <= now) {
-            assign(&mut asking, &task, sizes.get(&task.attempt_id).copied().unwrap_or(0), now);
+        let Some(present_from) = present_from.filter(|_| room(&asking) > 0) else { return Ok(Claimed::default()) };
+        let mut left = self.not_expired(&mut tx, namespace, found, present_from).await?;
+        let (mut beaten, mut clock) = (false, None);
+        // What cannot be given to those who ask, because others have it or it cannot be read, makes room for what comes
+        // after it.
+        loop {
+            let chosen = choose(&asking, &left, at);
+            if chosen.is_empty() || asking.iter().flatten().any(|poll| poll.full) {
+                break;
+            }
+            left.retain(|candidate| !chosen.contains(&candidate.attempt_id.0));
+            let (locked, now) = store::claim::lock(&mut tx, namespace, &chosen).await?;
+            beaten |= locked.len() < chosen.len();
+            let Some(now) = now else { continue };
+            clock = Some(now);
+            let sizes = store::claim::sizes(&mut tx, namespace, &chosen).await?;
+            let mut locked: HashMap<_, _> = locked.into_iter().map(|task| (task.attempt_id.0, task)).collect();
+            for task in chosen.iter().filter_map(|id| locked.remove(id)).filter(|task| task.hold.from <= now) {
+                if let Some(bytes) = sizes.get(&task.attempt_id) {
+                    assign(&mut asking, &task, *bytes, now);
+                }
+            }
         }
+        let Some(now) = clock else { return Ok(Claimed { given: Vec::new(), beaten }) };
         self.reserve(&mut tx, namespace, &asking, now).await?;
         let given = hand_out(&mut tx, namespace, asking).await?;
         Db::commit(tx).await?;
@@ -149,6 +166,7 @@ impl Coordinator {
                 poll_id: poll.poll_id.clone(),
                 room,
                 bytes: 0,
+                full: false,
                 claims: Vec::new(),
             })
         });
@@ -167,14 +185,15 @@ impl Coordinator {
         present_from: Timestamp,
     ) -> Result<Vec<Candidate>, Fault> {
         let mut known: HashMap<SelectorNo, Vec<Stretch>> = HashMap::new();
-        let mut oldest: HashMap<SelectorNo, Timestamp> = HashMap::new();
+        let mut asked: HashMap<SelectorNo, (Timestamp, Duration)> = HashMap::new();
         let doubtful = |candidate: &Candidate| candidate.hold.until() <= present_from;
         for candidate in found.iter().filter(|candidate| doubtful(candidate)) {
-            let from = oldest.entry(candidate.selector_no).or_insert(candidate.hold.from);
-            *from = (*from).min(candidate.hold.from);
+            let hold = candidate.hold;
+            let (oldest, longest) = asked.entry(candidate.selector_no).or_insert((hold.from, hold.wait));
+            (*oldest, *longest) = ((*oldest).min(hold.from), (*longest).max(hold.wait));
         }
-        for (no, from) in oldest {
-            known.insert(no, self.gaps_of(tx, namespace, no, from).await?);
+        for (no, (oldest, longest)) in asked {
+            known.insert(no, self.gaps_of(tx, namespace, no, oldest, longest).await?);
         }
         let (fresh, expired) = found.into_iter().partition::<Vec<_>, _>(|candidate| {
             !doubtful(candidate) || known.get(&candidate.selector_no).is_none_or(|gaps| !candidate.hold.expired(gaps))
@@ -185,19 +204,26 @@ impl Coordinator {
         Ok(fresh)
     }
 
-    /// The gaps of a selector since `from`, but no further back than the longest wait allowed.
-    pub(super) async fn gaps_of(
+    /// The gaps of a selector since `from`, but no further back than [`Self::reach`].
+    async fn gaps_of(
         &self,
         tx: &mut Conn,
         namespace: NamespaceId,
         no: SelectorNo,
         from: Timestamp,
+        longest: Duration,
     ) -> Result<Vec<Stretch>, store::Error> {
         // The situation's read makes sure that no label set is unknown.
         let (situation, fitting) = self.0.catalog.situation(tx, namespace, no).await?;
-        let from = from.max(situation.at - self.settings().worker_wait_timeout_max);
+        let from = from.max(situation.at - self.reach(longest));
         let matched = store::presence::stretches(tx, namespace, &fitting.numbers, from).await?;
-        Ok(gaps(matched, from, situation.at))
+        Ok(gaps(matched.into_iter().map(|(_, stretch)| stretch).collect(), from, situation.at))
+    }
+
+    /// How far back gaps are looked for, for holds that wait so long at the most: a day more than the longest wait that
+    /// is allowed, or that was when they began. So long presence is kept.
+    pub(super) fn reach(&self, longest: Duration) -> Duration {
+        self.settings().worker_wait_timeout_max.max(longest) + KEPT_LONGER
     }
 
     async fn reserve(
@@ -249,7 +275,8 @@ fn sole(polls: &[Parked<GivenTask>]) -> Option<&SessionKey> {
 /// Which of these tasks the polls may have between them, in order: as many as there is room for, and none that nobody
 /// may be offered.
 fn choose(asking: &[Option<Asking>], found: &[Candidate], now: Timestamp) -> Vec<Uuid> {
-    let mut room: Vec<(&Asking, usize)> = asking.iter().flatten().map(|poll| (poll, poll.room)).collect();
+    let mut room: Vec<(&Asking, usize)> =
+        asking.iter().flatten().map(|poll| (poll, poll.room - poll.claims.len())).collect();
     let mut chosen = Vec::new();
     for candidate in found {
         let most = room.iter_mut().filter(|(poll, room)| *room > 0 && !barred(poll, candidate, now));
@@ -266,17 +293,23 @@ fn barred(poll: &Asking, candidate: &Candidate, now: Timestamp) -> bool {
     candidate.barred.as_ref().is_some_and(|(session, until)| *session == poll.session && now < *until)
 }
 
+/// How many tasks these polls may still be given.
+fn room(asking: &[Option<Asking>]) -> usize {
+    asking.iter().flatten().map(|poll| poll.room - poll.claims.len()).sum()
+}
+
 /// Gives a task to the next poll in turn that may have it: the one with the fewest so far, the longest parked first.
 fn assign(asking: &mut [Option<Asking>], candidate: &Candidate, bytes: usize, now: Timestamp) {
-    let next = asking
-        .iter_mut()
-        .flatten()
-        .filter(|poll| poll.claims.len() < poll.room && !barred(poll, candidate, now))
-        .filter(|poll| poll.claims.is_empty() || poll.bytes + bytes <= ANSWER_BYTES)
-        .min_by_key(|poll| poll.claims.len());
-    if let Some(poll) = next {
-        poll.bytes += bytes;
-        poll.claims.push((candidate.attempt_id, Token::draw()));
+    let able =
+        asking.iter_mut().flatten().filter(|poll| poll.claims.len() < poll.room && !barred(poll, candidate, now));
+    let (small, large): (Vec<_>, Vec<_>) =
+        able.partition(|poll| poll.claims.is_empty() || poll.bytes + bytes <= ANSWER_BYTES);
+    match small.into_iter().min_by_key(|poll| poll.claims.len()) {
+        Some(poll) => {
+            poll.bytes += bytes;
+            poll.claims.push((candidate.attempt_id, Token::draw()));
+        }
+        None => large.into_iter().for_each(|poll| poll.full = true),
     }
 }
 

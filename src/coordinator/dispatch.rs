@@ -73,9 +73,13 @@ impl Coordinator {
             return Ok(Dispatched { run, replayed: false });
         }
         // Refused, or a twin was first. A repeat of what was accepted is answered even if it would be refused now.
+        // Looked for after the rollback, which takes the key that this very dispatch wrote before it met its twin.
         let key = &request.dispatch.key;
-        let twin = store::create::taken(&mut tx, namespace, key, identity.key.as_deref()).await?;
-        drop(tx);
+        Db::roll_back(tx).await?;
+        let twin = {
+            let mut conn = parts.db.conn().await?;
+            store::create::taken(&mut conn, namespace, key, identity.key.as_deref()).await?
+        };
         match (repeat_of(key, &identity, twin)?, started) {
             (Some(key), _) => Ok(Dispatched { run: self.read(namespace, &key).await?, replayed: true }),
             (None, Err(refusal)) => Err(refusal.into()),

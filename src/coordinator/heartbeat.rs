@@ -86,16 +86,18 @@ impl Coordinator {
     async fn change_offer(&self, namespace: NamespaceId, beat: &Beat) -> Result<Session, Fault> {
         let parts = &self.0;
         let unknown = |ended| Refusal::UnknownSession { session: beat.session.clone(), ended };
-        // Interning comes before the transaction, by the exclusive keys that the session has now.
-        let before = self.alive(namespace, &beat.session).await?;
+        // Interning comes before the transaction, by the exclusive keys that the session has now. It is only read for
+        // that: a sign of life of its own would open, for a moment, a presence with the labels it no longer offers.
         let label_set_no = match &beat.labels {
-            None => before.label_set_no,
+            None => None,
             Some(labels) => {
                 let mut conn = parts.db.conn().await?;
-                let offered = parts.catalog.label_set(&mut conn, namespace, before.label_set_no).await?;
+                let before = store::session::label_set_no(&mut conn, namespace, &beat.session).await?;
+                let before = before.ok_or_else(|| unknown(None))?;
+                let offered = parts.catalog.label_set(&mut conn, namespace, before).await?;
                 drop(conn);
                 let offer = LabelSet { labels: labels.clone(), ..LabelSet::clone(&offered) };
-                parts.catalog.label_set_no(&parts.db, namespace, &offer).await?
+                Some(parts.catalog.label_set_no(&parts.db, namespace, &offer).await?)
             }
         };
         let mut tx = parts.db.begin().await?;
@@ -104,6 +106,7 @@ impl Coordinator {
         if known.ended.is_some() {
             return Err(unknown(known.ended).into());
         }
+        let label_set_no = label_set_no.unwrap_or(known.label_set_no);
         let offer = Offer {
             label_set_no,
             slots: beat.slots.unwrap_or(known.slots),

@@ -33,9 +33,9 @@ mod record;
 mod signs;
 mod watch;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -66,6 +66,7 @@ struct Parts {
     watch: watch::Watch,
     due: Notify,
     suspects: Mutex<HashSet<(NamespaceId, SelectorNo)>>,
+    stamped: Mutex<HashMap<NamespaceId, Instant>>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
@@ -82,6 +83,7 @@ impl Coordinator {
             watch: watch::Watch::default(),
             due: Notify::new(),
             suspects: Mutex::default(),
+            stamped: Mutex::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         }))

@@ -45,31 +45,53 @@ impl Coordinator {
         Ok((lease.until, lease.ttl))
     }
 
-    /// Takes a sign of life from every session that has a poll parked here; polls of ended ones are told.
+    /// Takes a sign of life from every session that has a poll parked here.
     ///
     /// # Errors
     /// Of the database; the next round makes up for it.
     pub async fn keep_parked_alive(&self) -> Result<(), super::Error> {
-        for (namespace, mut sessions) in self.0.matchmaker.parked() {
-            sessions.sort_unstable();
-            sessions.dedup();
+        for (namespace, sessions) in self.parked_sessions() {
             for some in sessions.chunks(500) {
                 let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
-                let alive = store::session::touch(&mut conn, namespace, some).await.map_err(Fault::from)?;
-                let alive: HashMap<_, _> = alive.into_iter().map(|session| (session.key.clone(), session)).collect();
+                store::session::touch(&mut conn, namespace, some).await.map_err(Fault::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the polls parked here what other replicas changed of their sessions: that one has ended, drains, or offers
+    /// something else. One statement that writes nothing, so that it can be as frequent as a look.
+    ///
+    /// # Errors
+    /// Of the database; the next round makes up for it.
+    pub async fn tell_parked(&self) -> Result<(), super::Error> {
+        for (namespace, sessions) in self.parked_sessions() {
+            for some in sessions.chunks(500) {
+                let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
+                let found = store::session::standing(&mut conn, namespace, some).await.map_err(Fault::from)?;
+                let found: HashMap<_, _> = found.into_iter().map(|session| (session.key.clone(), session)).collect();
                 for key in some {
-                    match alive.get(key) {
-                        Some(session) if session.present_from.is_none() => self.0.matchmaker.draining(namespace, key),
-                        Some(session) => self.0.matchmaker.offers(namespace, key, session.label_set_no),
-                        None => {
-                            let ended = store::session::end_reason(&mut conn, namespace, key).await;
-                            let ended = ended.map_err(Fault::from)?.flatten();
-                            self.0.matchmaker.ended(namespace, key, ended.unwrap_or(EndReason::Lapsed));
+                    match found.get(key) {
+                        None => self.0.matchmaker.ended(namespace, key, EndReason::Lapsed),
+                        Some(Session { ended: Some(reason), .. }) => {
+                            self.0.matchmaker.ended(namespace, key, *reason);
                         }
+                        Some(Session { present_from: None, .. }) => self.0.matchmaker.draining(namespace, key),
+                        Some(session) => self.0.matchmaker.offers(namespace, key, session.label_set_no),
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// The sessions with a poll parked here, each once, in key order.
+    fn parked_sessions(&self) -> HashMap<NamespaceId, Vec<SessionKey>> {
+        let mut parked = self.0.matchmaker.parked();
+        for sessions in parked.values_mut() {
+            sessions.sort_unstable();
+            sessions.dedup();
+        }
+        parked
     }
 }

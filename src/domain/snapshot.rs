@@ -23,12 +23,17 @@ pub struct Waiting {
 
 impl Waiting {
     /// Both conditions, with the first reason that holds.
+    ///
+    /// `returned_at` is when it last came into the queue: the dispatch, or the return of a claim.
     #[must_use]
-    pub fn conditions(&self, queued_at: Timestamp) -> Vec<Condition> {
+    pub fn conditions(&self, queued_at: Timestamp, returned_at: Timestamp) -> Vec<Condition> {
+        let since = self.situation.since.unwrap_or(queued_at);
         let (reason, since) = match &self.claimed {
             Some((_, claimed_at)) => (Reason::ClaimPending, *claimed_at),
             None if self.situation.at < self.hold.from => (Reason::BackingOff, queued_at),
-            None => (self.situation.reason(), self.situation.since.unwrap_or(queued_at)),
+            // It cannot have been runnable while somebody had it.
+            None if self.situation.free => (self.situation.reason(), since.max(returned_at)),
+            None => (self.situation.reason(), since),
         };
         // An outage ends later than now; what it does to the condition has been so all along.
         conditions(reason, since.min(self.situation.at).max(queued_at))
@@ -169,7 +174,7 @@ impl RunSnapshot {
                 wait_timeout_seconds: waiting.hold.wait.as_secs_f64(),
                 until: waiting.hold_until(),
             }),
-            conditions: waiting.map(|waiting| waiting.conditions(run.queued_at)).unwrap_or_default(),
+            conditions: waiting.map(|waiting| waiting.conditions(run.queued_at, run.updated_at)).unwrap_or_default(),
             queued_at: run.queued_at,
             claimed_at: claimed.map(|(_, claimed_at)| claimed_at).or(run.claimed_at),
             started_at: run.started_at,

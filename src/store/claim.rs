@@ -7,6 +7,8 @@
 //! Rows are fetched by `LATERAL (… LIMIT 1)` on their key: as a plain join, a generic plan made while the tables were
 //! small hashes whole tables, and goes on doing so when they are not.
 
+use std::collections::HashMap;
+
 use sqlx::PgConnection;
 use sqlx::types::Uuid;
 
@@ -320,27 +322,47 @@ impl Contents {
     }
 }
 
-/// About how many bytes each of these tasks is in an answer, so that a poll can stop before its limit.
+/// About how many bytes each of these tasks is in an answer, so that a poll can stop before its limit. A task that
+/// cannot be read, or whose run is gone, is left out: it is not to be given to anybody.
 ///
 /// # Errors
 /// Of the database.
-pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<Vec<(AttemptId, usize)>> {
+pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<HashMap<AttemptId, usize>> {
     let rows = sqlx::query!(
         r#"/* store::claim::sizes */
-        SELECT t.attempt_id, p.size AS "size!"
+        SELECT t.attempt_id, t.dag_name, t.run_id, r.operation, r.labels, r.root_dag_name, r.root_run_id,
+               r.parent_dag_name, r.parent_run_id, s.canonical AS selector, p.size AS "size!"
         FROM unnest($2::uuid[]) AS k(attempt_id)
         CROSS JOIN LATERAL (
             SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) t
         CROSS JOIN LATERAL (
+            SELECT * FROM run WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) r
+        CROSS JOIN LATERAL (
             SELECT coalesce(octet_length(definition), 0) + coalesce(octet_length(params), 0)
                  + coalesce(octet_length(context), 0) + 4096 AS size
-            FROM payload WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) p"#,
+            FROM payload WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) p
+        JOIN selector s ON s.namespace_id = $1 AND s.selector_no = t.selector_no"#,
         namespace.0,
         ids,
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (AttemptId(row.attempt_id), usize::try_from(row.size).unwrap_or(0))).collect())
+    let mut sizes = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let readable = || {
+            rows::key(row.dag_name, row.run_id)?;
+            rows::word("run.operation", &row.operation, Operation::from_word)?;
+            rows::selector(&row.selector)?;
+            rows::json::<Labels>("run.labels", row.labels)?;
+            rows::optional_key(row.root_dag_name, row.root_run_id)?;
+            rows::optional_key(row.parent_dag_name, row.parent_run_id)
+        };
+        match readable() {
+            Ok(_) => _ = sizes.insert(AttemptId(row.attempt_id), usize::try_from(row.size).unwrap_or(0)),
+            Err(error) => tracing::error!(attempt = %row.attempt_id, %error, "it is not given to anybody"),
+        }
+    }
+    Ok(sizes)
 }
 
 /// Reads the contents of claimed tasks, in no order.

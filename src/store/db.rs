@@ -44,6 +44,14 @@ impl Db {
         Ok(tx.commit().await?)
     }
 
+    /// Rolls back, and has done so when it returns: dropping a transaction leaves that to the connection's next user.
+    ///
+    /// # Errors
+    /// Of the database; the transaction is gone in any case.
+    pub async fn roll_back(tx: Tx) -> Result<()> {
+        Ok(tx.rollback().await?)
+    }
+
     /// Waits for connections to come back and closes them.
     pub async fn close(&self) {
         self.0.close().await;

@@ -108,8 +108,8 @@ pub async fn selectors_within(
     )
     .fetch_all(conn)
     .await?;
-    let found = found.into_iter().map(|row| Ok((SelectorNo(row.selector_no), rows::selector(&row.canonical)?)));
-    Ok((last, found.collect::<Result<_>>()?))
+    let found = found.into_iter().map(|row| (row.selector_no, rows::selector(&row.canonical)));
+    Ok((last, readable(found).map(|(no, selector)| (SelectorNo(no), selector)).collect()))
 }
 
 /// Label sets with numbers above `after` that hold all these terms, with the last number taken so far.
@@ -134,8 +134,19 @@ pub async fn label_sets_with(
     )
     .fetch_all(conn)
     .await?;
-    let found = found.into_iter().map(|row| Ok((LabelSetNo(row.label_set_no), offer(&row.canonical)?)));
-    Ok((last, found.collect::<Result<_>>()?))
+    let found = found.into_iter().map(|row| (row.label_set_no, offer(&row.canonical)));
+    Ok((last, readable(found).map(|(no, offer)| (LabelSetNo(no), offer)).collect()))
+}
+
+/// Leaves out what cannot be read: it fits nothing for as long as this process lives, and stops nobody else.
+fn readable<T>(found: impl Iterator<Item = (i64, Result<T>)>) -> impl Iterator<Item = (i64, T)> {
+    found.filter_map(|(no, read)| match read {
+        Ok(read) => Some((no, read)),
+        Err(error) => {
+            tracing::error!(no, %error, "it is left out of matching");
+            None
+        }
+    })
 }
 
 /// The selector of a number.
@@ -175,8 +186,12 @@ pub(super) fn offer(canonical: &str) -> Result<LabelSet> {
     serde_json::from_str(canonical).map_err(|error| Error::Unreadable(format!("label_set.canonical: {error}")))
 }
 
-/// The last selector and label set numbers taken: read before the rows, so that no row up to it is missed.
-async fn counters(conn: &mut PgConnection, namespace: NamespaceId) -> Result<(i64, i64)> {
+/// The last selector and label set numbers taken. Read before the rows, so that no row up to it is missed: who knows all
+/// up to them knows all that was there before this call.
+///
+/// # Errors
+/// Of the database.
+pub async fn counters(conn: &mut PgConnection, namespace: NamespaceId) -> Result<(i64, i64)> {
     let row = sqlx::query!(
         r#"/* store::intern::counters */
         SELECT last_selector_no, last_label_set_no FROM namespace WHERE namespace_id = $1"#,

@@ -7,8 +7,9 @@ use crate::domain::Timestamp;
 use crate::domain::hold::Stretch;
 use crate::ids::NamespaceId;
 
-/// The stretches since `from` in which a session with one of these label sets was present, and the outages, which fit
-/// everything. An open stretch lasts until its session's last sign of life plus `stale_after`.
+/// The stretches since `from` in which a session with one of these label sets was present, each with its label set;
+/// and the outages, which fit everything and have none. An open stretch lasts until its session's last sign of life
+/// plus `stale_after`.
 ///
 /// # Errors
 /// Of the database.
@@ -17,34 +18,35 @@ pub async fn stretches(
     namespace: NamespaceId,
     fitting: &[i64],
     from: Timestamp,
-) -> Result<Vec<Stretch>> {
+) -> Result<Vec<(Option<i64>, Stretch)>> {
     let rows = sqlx::query!(
         r#"/* store::presence::stretches */
-        SELECT from_at AS "from_at!", until_at AS "until_at!" FROM presence
+        SELECT label_set_no, from_at AS "from_at!", until_at AS "until_at!" FROM presence
         WHERE namespace_id = $1 AND label_set_no = ANY($2) AND until_at > $3
         UNION ALL
-        SELECT present_from, last_seen + stale_after FROM worker_session
+        SELECT label_set_no, present_from, last_seen + stale_after FROM worker_session
         WHERE namespace_id = $1 AND label_set_no = ANY($2) AND ended_at IS NULL AND present_from IS NOT NULL
           AND last_seen + stale_after > $3
         UNION ALL
-        SELECT from_at, until_at FROM outage WHERE namespace_id = $1 AND until_at > $3"#,
+        SELECT NULL, from_at, until_at FROM outage WHERE namespace_id = $1 AND until_at > $3"#,
         namespace.0,
         fitting,
         from,
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Stretch { from: row.from_at, until: row.until_at }).collect())
+    Ok(rows.into_iter().map(|row| (row.label_set_no, Stretch { from: row.from_at, until: row.until_at })).collect())
 }
 
-/// The label sets that somebody offers now, and those that somebody stopped offering since `closed_since`.
+/// The label sets that somebody offers now, and those that somebody stopped offering since `since`: by a change or an
+/// end, or by falling silent.
 ///
 /// # Errors
 /// Of the database.
 pub async fn label_sets(
     conn: &mut PgConnection,
     namespace: NamespaceId,
-    closed_since: Timestamp,
+    since: Timestamp,
 ) -> Result<(Vec<i64>, Vec<i64>)> {
     let present = sqlx::query_scalar!(
         r#"/* store::presence::label_sets (present) */
@@ -55,15 +57,19 @@ pub async fn label_sets(
     )
     .fetch_all(&mut *conn)
     .await?;
-    let closed = sqlx::query_scalar!(
-        r#"/* store::presence::label_sets (closed) */
-        SELECT DISTINCT label_set_no FROM presence WHERE namespace_id = $1 AND until_at > $2"#,
+    let ceased = sqlx::query_scalar!(
+        r#"/* store::presence::label_sets (ceased) */
+        SELECT label_set_no AS "label_set_no!" FROM presence WHERE namespace_id = $1 AND until_at > $2
+        UNION
+        SELECT label_set_no FROM worker_session
+        WHERE namespace_id = $1 AND ended_at IS NULL AND present_from IS NOT NULL
+          AND last_seen + stale_after > $2 AND last_seen + stale_after <= (SELECT roadstead_now())"#,
         namespace.0,
-        closed_since,
+        since,
     )
     .fetch_all(conn)
     .await?;
-    Ok((present, closed))
+    Ok((present, ceased))
 }
 
 /// Stamps the sweep of a namespace, and first records an outage when nobody has for longer than `tolerated`: from the

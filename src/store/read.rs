@@ -144,7 +144,9 @@ pub async fn keys(conn: &mut PgConnection, namespace: NamespaceId, filter: &RunF
                   AND ($4::text IS NULL OR dag_name = $4)
                   AND ($5::text IS NULL OR root_run_id = $5)
                   AND ($6::text IS NULL OR parent_run_id = $6)
-                  AND ($7::text IS NULL OR worker_id = $7)
+                  AND ($7::text IS NULL OR worker_id = $7 OR (status = 'queued' AND attempt_id IN (
+                      SELECT attempt_id FROM task
+                      WHERE namespace_id = $1 AND worker_id = $7 AND claim_until IS NOT NULL)))
                   AND ($8::jsonb IS NULL OR labels @> $8)
                   AND ($9::timestamptz IS NULL OR created_at >= $9)
                   AND ($10::timestamptz IS NULL OR created_at < $10)

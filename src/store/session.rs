@@ -90,6 +90,30 @@ pub async fn lock_for_claims(
     locked.into_iter().map(|row| Ok(row.read()?.0)).collect()
 }
 
+/// Reads these sessions as they stand, locking nothing; those that never were are left out.
+///
+/// # Errors
+/// Of the database.
+pub async fn standing(conn: &mut PgConnection, namespace: NamespaceId, keys: &[SessionKey]) -> Result<Vec<Session>> {
+    let (workers, sessions) = columns(keys);
+    let found = sqlx::query_as!(
+        SessionRow,
+        r#"/* store::session::standing */
+        SELECT s.worker_id, s.session_id, s.label_set_no, s.slots,
+               (extract(epoch FROM s.stale_after) * 1000000)::bigint AS "stale_after_micros!",
+               (extract(epoch FROM s.lease_ttl) * 1000000)::bigint AS "lease_ttl_micros!",
+               s.last_seen, s.present_from, s.end_reason, roadstead_now() AS "now!"
+        FROM unnest($2::text[], $3::text[]) AS k(worker_id, session_id)
+        JOIN worker_session s ON s.namespace_id = $1 AND s.worker_id = k.worker_id AND s.session_id = k.session_id"#,
+        namespace.0,
+        &workers,
+        &sessions,
+    )
+    .fetch_all(conn)
+    .await?;
+    found.into_iter().map(|row| Ok(row.read()?.0)).collect()
+}
+
 /// How many slots each of these sessions uses: claims not acknowledged and attempts running. In the order given.
 ///
 /// # Errors
@@ -218,6 +242,27 @@ pub async fn living(
     .fetch_optional(conn)
     .await?;
     session_id.map(|session_id| rows::session(worker_id.to_string(), session_id)).transpose()
+}
+
+/// What a session offers, not locked; none if there is no such session.
+///
+/// # Errors
+/// Of the database.
+pub async fn label_set_no(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    key: &SessionKey,
+) -> Result<Option<LabelSetNo>> {
+    let no = sqlx::query_scalar!(
+        r#"/* store::session::label_set_no */
+        SELECT label_set_no FROM worker_session WHERE namespace_id = $1 AND worker_id = $2 AND session_id = $3"#,
+        namespace.0,
+        key.worker_id.as_str(),
+        key.session_id.as_str(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(no.map(LabelSetNo))
 }
 
 /// Why a session ended: none if it is not known, `Some(None)` if it lives.

@@ -49,6 +49,7 @@ pub async fn read(conn: &mut PgConnection, namespace: NamespaceId, fitting: &[i6
                 (SELECT max(p.until_at) FROM unnest($2::bigint[]) AS f(label_set_no)
                  CROSS JOIN LATERAL (SELECT until_at FROM presence
                                      WHERE namespace_id = $1 AND label_set_no = f.label_set_no
+                                       AND until_at > from_at
                                      ORDER BY until_at DESC LIMIT 1) p),
                 (SELECT max(s.last_seen + s.stale_after) FROM worker_session s
                  WHERE s.namespace_id = $1 AND s.ended_at IS NULL AND s.label_set_no = ANY($2)

@@ -78,45 +78,87 @@ pub async fn selectors(conn: &mut PgConnection, namespace: NamespaceId, after: i
     Ok(numbers.into_iter().map(SelectorNo).collect())
 }
 
+/// Those of these selectors that have unclaimed tasks.
+///
+/// # Errors
+/// Of the database.
+pub async fn with_tasks(conn: &mut PgConnection, namespace: NamespaceId, selectors: &[i64]) -> Result<Vec<SelectorNo>> {
+    let numbers = sqlx::query_scalar!(
+        r#"/* store::sweep::with_tasks */
+        SELECT s.selector_no AS "selector_no!" FROM unnest($2::bigint[]) AS s(selector_no)
+        WHERE EXISTS (
+            SELECT FROM task t
+            WHERE t.namespace_id = $1 AND t.selector_no = s.selector_no AND t.claim_until IS NULL)"#,
+        namespace.0,
+        selectors,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(numbers.into_iter().map(SelectorNo).collect())
+}
+
 /// One distinct wait among a selector's unclaimed tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct Wait {
+    /// The selector.
+    pub selector_no: SelectorNo,
     /// How long.
     pub wait: std::time::Duration,
     /// The earliest `hold_until` among them.
     pub hold_until: Timestamp,
 }
 
-/// The distinct waits of a selector's unclaimed tasks: a skip through the index, one step each.
+/// The distinct waits of these selectors' unclaimed tasks: a skip through the index, one step each.
 ///
 /// # Errors
 /// Of the database.
-pub async fn waits(conn: &mut PgConnection, namespace: NamespaceId, selector_no: SelectorNo) -> Result<Vec<Wait>> {
+pub async fn waits(conn: &mut PgConnection, namespace: NamespaceId, selectors: &[SelectorNo]) -> Result<Vec<Wait>> {
+    let numbers: Vec<i64> = selectors.iter().map(|no| no.0).collect();
     let rows = sqlx::query!(
         r#"/* store::sweep::waits */
-        WITH RECURSIVE w(wait, hold_until) AS (
-            (SELECT wait, hold_until FROM task
-             WHERE namespace_id = $1 AND selector_no = $2 AND claim_until IS NULL
-             ORDER BY wait, hold_until LIMIT 1)
-            UNION ALL
-            SELECT n.wait, n.hold_until FROM w CROSS JOIN LATERAL (
+        WITH RECURSIVE w(selector_no, wait, hold_until) AS (
+            SELECT s.selector_no, f.wait, f.hold_until FROM unnest($2::bigint[]) AS s(selector_no) CROSS JOIN LATERAL (
                 SELECT t.wait, t.hold_until FROM task t
-                WHERE t.namespace_id = $1 AND t.selector_no = $2 AND t.claim_until IS NULL AND t.wait > w.wait
+                WHERE t.namespace_id = $1 AND t.selector_no = s.selector_no AND t.claim_until IS NULL
+                ORDER BY t.wait, t.hold_until LIMIT 1
+            ) f
+            UNION ALL
+            SELECT w.selector_no, n.wait, n.hold_until FROM w CROSS JOIN LATERAL (
+                SELECT t.wait, t.hold_until FROM task t
+                WHERE t.namespace_id = $1 AND t.selector_no = w.selector_no AND t.claim_until IS NULL AND t.wait > w.wait
                 ORDER BY t.wait, t.hold_until LIMIT 1
             ) n
         )
-        SELECT (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", hold_until AS "hold_until!" FROM w"#,
+        SELECT selector_no AS "selector_no!", (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!",
+               hold_until AS "hold_until!" FROM w"#,
         namespace.0,
-        selector_no.0,
+        &numbers,
     )
     .fetch_all(conn)
     .await?;
     rows.into_iter()
-        .map(|row| Ok(Wait { wait: rows::duration(row.wait_micros)?, hold_until: row.hold_until }))
+        .map(|row| {
+            let wait = rows::duration(row.wait_micros)?;
+            Ok(Wait { selector_no: SelectorNo(row.selector_no), wait, hold_until: row.hold_until })
+        })
         .collect()
 }
 
-/// Up to 500 unclaimed tasks of a selector with this wait whose hold ran out within this gap, after a cursor.
+/// What a gap of a selector ended: the tasks with this wait whose hold ran out within it.
+#[derive(Debug, Clone, Copy)]
+pub struct Due {
+    /// The selector.
+    pub selector_no: SelectorNo,
+    /// How long they wait; the gap lasted as long.
+    pub wait: std::time::Duration,
+    /// The gap.
+    pub gap: Stretch,
+}
+
+/// A place in the tasks of a list of [`Due`]: which one, and the last task that was answered of it.
+pub type DueCursor = (usize, Timestamp, AttemptId);
+
+/// Up to 500 unclaimed tasks that are due, in the order of the list, after a cursor.
 ///
 /// A hold that began in the gap ran out in it when `hold_until` did; one that began before, when the gap lasted the
 /// whole wait too, which the caller has checked.
@@ -126,29 +168,42 @@ pub async fn waits(conn: &mut PgConnection, namespace: NamespaceId, selector_no:
 pub async fn expired_in(
     conn: &mut PgConnection,
     namespace: NamespaceId,
-    selector_no: SelectorNo,
-    wait: std::time::Duration,
-    gap: Stretch,
-    after: Option<(Timestamp, AttemptId)>,
-) -> Result<Vec<(Timestamp, AttemptId)>> {
-    let (after_until, after_id) = after.map_or((Timestamp::UNIX_EPOCH, Uuid::nil()), |(until, id)| (until, id.0));
+    due: &[Due],
+    after: Option<DueCursor>,
+) -> Result<Vec<DueCursor>> {
+    let (first, after_until, after_id) =
+        after.map_or((0, Timestamp::UNIX_EPOCH, Uuid::nil()), |(at, until, id)| (at, until, id.0));
+    let left = &due[first..];
+    let selectors: Vec<i64> = left.iter().map(|due| due.selector_no.0).collect();
+    let waits: Vec<i64> = left.iter().map(|due| rows::micros(due.wait)).collect();
+    let untils: Vec<Timestamp> = left.iter().map(|due| due.gap.until).collect();
     let rows = sqlx::query!(
         r#"/* store::sweep::expired_in */
-        SELECT hold_until, attempt_id FROM task
-        WHERE namespace_id = $1 AND selector_no = $2 AND claim_until IS NULL
-          AND wait = $3::bigint * interval '1 microsecond' AND hold_until <= $4 AND hold_from < $4
-          AND (hold_until, attempt_id) > ($5, $6)
-        ORDER BY hold_until, attempt_id LIMIT 500"#,
+        SELECT d.at AS "at!", t.hold_until AS "hold_until!", t.attempt_id AS "attempt_id!"
+        FROM unnest($2::bigint[], $3::bigint[], $4::timestamptz[]) WITH ORDINALITY AS d(selector_no, wait, until_at, at)
+        CROSS JOIN LATERAL (
+            SELECT hold_until, attempt_id FROM task
+            WHERE namespace_id = $1 AND selector_no = d.selector_no AND claim_until IS NULL
+              AND wait = d.wait * interval '1 microsecond' AND hold_until <= d.until_at AND hold_from < d.until_at
+              AND (d.at > 1 OR (hold_until, attempt_id) > ($5, $6))
+            ORDER BY hold_until, attempt_id LIMIT 500
+        ) t
+        ORDER BY d.at, t.hold_until, t.attempt_id LIMIT 500"#,
         namespace.0,
-        selector_no.0,
-        rows::micros(wait),
-        gap.until,
+        &selectors,
+        &waits,
+        &untils,
         after_until,
         after_id,
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (row.hold_until, AttemptId(row.attempt_id))).collect())
+    rows.into_iter()
+        .map(|row| {
+            let at = usize::try_from(row.at).map_err(|error| super::Error::Unreadable(error.to_string()))?;
+            Ok((first + at - 1, row.hold_until, AttemptId(row.attempt_id)))
+        })
+        .collect()
 }
 
 /// Claims that were not acknowledged in time, after a cursor, oldest first, at most 500.

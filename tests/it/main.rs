@@ -2,6 +2,7 @@
 //! through the front door, move the database's clock and never sleep to make something true.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed; helpers of tests are tests, too")]
+#![expect(clippy::disallowed_methods, reason = "what a test spawns ends with the test's runtime")]
 
 #[path = "../architecture.rs"]
 mod architecture;
@@ -12,9 +13,13 @@ mod crowds;
 mod demo;
 mod embedded;
 mod harness;
+mod hold_model;
+mod holds;
 mod leases;
 mod plans;
 mod process;
+mod reads;
 mod seed;
+mod selectors;
 mod tokens;
 mod worker_cli;

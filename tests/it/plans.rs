@@ -177,7 +177,8 @@ const CLAIM: Cases = &[
 const SWEEP: Cases = &[
     ("store::sweep::newly_due", "1, roadstead_now() - interval '1 s'"),
     ("store::sweep::selectors", "1, 0"),
-    ("store::sweep::waits", "1, 1"),
+    ("store::sweep::with_tasks", "1, '{1,2}'"),
+    ("store::sweep::waits", "1, '{1}'"),
     ("store::sweep::lapsed_claims", "1, '1970-01-01', md5('')::uuid"),
     ("store::sweep::ended_holders", "1"),
     ("store::sweep::silent_sessions", "1"),
@@ -191,10 +192,10 @@ const SWEEP: Cases = &[
 const SWEEP_BEHIND_BUSY: Cases = &[
     ("store::sweep::newly_due", "1, roadstead_now() - interval '1 s'"),
     ("store::sweep::selectors", "1, 0"),
-    ("store::sweep::waits", "1, 1"),
+    ("store::sweep::waits", "1, '{1}'"),
     ("store::sweep::next_due", "1"),
     ("store::presence::label_sets (present)", "1"),
-    ("store::presence::label_sets (closed)", "1, roadstead_now() - interval '1 s'"),
+    ("store::presence::label_sets (ceased)", "1, roadstead_now() - interval '1 s'"),
     ("store::presence::stretches", "1, '{2}', roadstead_now() - interval '3 hours'"),
     ("store::situation::read", "1, '{2}'"),
     ("store::claim::look", "1, '{1}', NULL, NULL"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::condition::{Reason, Situation};
+use crate::domain::condition::Situation;
 use crate::domain::event::EventType;
 use crate::domain::hold::Hold;
 use crate::domain::labels::Labels;
@@ -38,8 +38,8 @@ impl Dispatch {
     /// The run's first attempt, queued with its hold; both clocks begin at the moment the match was looked up.
     ///
     /// # Errors
-    /// Without a match and without a wait: [`Refusal::NoAvailableWorker`] when no session is healthy, else
-    /// [`Refusal::NoMatchingWorker`]. Nothing is recorded then.
+    /// Without a match and without a wait: [`Refusal::NoAvailableWorker`] when no session is healthy and undrained,
+    /// else [`Refusal::NoMatchingWorker`]. Nothing is recorded then.
     pub fn start(
         self,
         selector_no: SelectorNo,
@@ -47,9 +47,10 @@ impl Dispatch {
         attempt_id: AttemptId,
     ) -> Result<Transition, Refusal> {
         if self.wait.is_zero() && !situation.matched {
-            return Err(match situation.reason() {
-                Reason::NoAvailableWorker => Refusal::NoAvailableWorker(self.selector),
-                _ => Refusal::NoMatchingWorker(self.selector),
+            return Err(if situation.any_healthy {
+                Refusal::NoMatchingWorker(self.selector)
+            } else {
+                Refusal::NoAvailableWorker(self.selector)
             });
         }
         let now = situation.at;
@@ -111,7 +112,10 @@ mod tests {
         let selector = dispatch(0).selector;
         let refused = |any| dispatch(0).start(SelectorNo(1), &situation(any, false), attempt_id(1)).unwrap_err();
         assert_eq!(refused(false), Refusal::NoAvailableWorker(Arc::clone(&selector)));
-        assert_eq!(refused(true), Refusal::NoMatchingWorker(selector));
+        assert_eq!(refused(true), Refusal::NoMatchingWorker(Arc::clone(&selector)));
+        let draining = Situation { draining: true, ..situation(false, false) };
+        let refused = dispatch(0).start(SelectorNo(1), &draining, attempt_id(1)).unwrap_err();
+        assert_eq!(refused, Refusal::NoAvailableWorker(selector), "a draining worker is not available");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod autopsy;
 pub mod client;
+mod clock;
 pub mod database;
 mod folder;
 pub mod program;
@@ -14,7 +15,8 @@ use roadstead::config::{Config, Flags};
 use roadstead::server::Server;
 use sqlx::PgPool;
 
-pub use client::Client;
+pub use client::{Client, Reply};
+pub use clock::seconds;
 pub use folder::Folder;
 pub use program::Program;
 pub use raw::{Dice, Raw};
@@ -146,16 +148,6 @@ impl Test {
         .await
         .unwrap();
         tx.commit().await.unwrap();
-    }
-
-    /// Waits until a sweep that began after this moment has come to its end.
-    pub async fn swept(&self) {
-        let stamp = "SELECT (extract(epoch FROM stamped_at) * 1000000)::bigint FROM sweep_stamp";
-        let asked = self.count("SELECT (extract(epoch FROM roadstead_now()) * 1000000)::bigint").await;
-        until("a sweep after this moment", async || self.count(stamp).await > asked).await;
-        // It stamps first: when the next one has, it is over.
-        let first = self.count(stamp).await;
-        until("the sweep's end", async || self.count(stamp).await > first).await;
     }
 
     /// One JSON value from the database.
