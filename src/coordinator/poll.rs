@@ -115,34 +115,48 @@ impl Coordinator {
         if news.drain || !news.cancel.is_empty() {
             until = read_at;
         }
-        let waited = tokio::select! {
+        tokio::select! {
             biased;
-            outcome = &mut outcome => Some(outcome),
-            () = tokio::time::sleep_until(until) => None,
-            () = self.0.closing.cancelled() => None,
-        };
-        let outcome = match waited {
-            Some(outcome) => outcome.ok(),
-            None if Matchmaker::withdraw(&ticket) => None,
-            // What it is given must not be lost.
-            None => outcome.await.ok(),
-        };
-        let given = match outcome {
+            outcome = &mut outcome => return self.answer(namespace, &poll, news, read_at, until, outcome.ok()).await,
+            () = tokio::time::sleep_until(until) => {}
+            () = self.0.closing.cancelled() => {}
+        }
+        // What it is given at this moment must not be lost.
+        let outcome = if Matchmaker::withdraw(&ticket) { None } else { outcome.await.ok() };
+        self.answer(namespace, &poll, news, read_at, until, outcome).await
+    }
+
+    /// The answer to a poll that has waited, with news that are no older than [`NEWS_AGE`]; those of a poll that is given
+    /// something are as they were, for nothing may come between it and its tasks.
+    async fn answer(
+        &self,
+        namespace: NamespaceId,
+        poll: &Poll,
+        news: PollAnswer,
+        read_at: Instant,
+        until: Instant,
+        outcome: Option<Outcome<GivenTask>>,
+    ) -> Result<PollAnswer, Error> {
+        let drain = match outcome {
+            Some(Outcome::Given(tasks)) if !tasks.is_empty() => {
+                return Ok(PollAnswer { tasks, poll_after: None, ..news });
+            }
             Some(Outcome::Ended(reason @ (EndReason::Replaced | EndReason::Lapsed))) => {
-                return Err(Refusal::UnknownSession { session: poll.session, ended: Some(reason) }.into());
+                return Err(Refusal::UnknownSession { session: poll.session.clone(), ended: Some(reason) }.into());
             }
             Some(Outcome::Ended(EndReason::Left)) => {
                 return Ok(PollAnswer { poll_after: Some(POLL_AFTER), ..PollAnswer::default() });
             }
-            Some(Outcome::Given(tasks)) => tasks,
-            Some(Outcome::Draining) | None => Vec::new(),
+            Some(Outcome::Draining) => true,
+            Some(Outcome::Given(_)) | None => false,
         };
         let mut answer = if read_at.elapsed() < NEWS_AGE { news } else { self.news(namespace, &poll.session).await? };
+        answer.drain |= drain;
         let in_time = Instant::now() >= until && answer.cancel.is_empty() && !answer.drain;
-        if !given.is_empty() || (in_time && !self.0.closing.is_cancelled()) {
+        if in_time && !self.0.closing.is_cancelled() {
             answer.poll_after = None;
         }
-        Ok(PollAnswer { tasks: given, ..answer })
+        Ok(answer)
     }
 
     /// Takes the poll's sign of life.

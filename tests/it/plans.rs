@@ -185,7 +185,10 @@ const SWEEP: Cases = &[
     ("store::sweep::held_by (claims)", "1, 'w', 's'"),
     ("store::sweep::held_by (running)", "1, 'w', 's'"),
     ("store::sweep::next_due", "1"),
-    ("store::sweep::expired_in", "1, 1, 7200000000, roadstead_now() - interval '1 day', '1970-01-01', md5('')::uuid"),
+    (
+        "store::sweep::expired_in",
+        "1, '{1}', '{7200000000}', ARRAY[roadstead_now() - interval '1 day'], '1970-01-01', md5('')::uuid",
+    ),
 ];
 
 /// What each sweep asks, with tasks whose holds would be over if their workers were not there, and busy.
