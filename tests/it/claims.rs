@@ -28,9 +28,14 @@ async fn a_poll_whose_client_was_cut_swallows_nothing() {
             let registered = dead.last_seen().await;
             let poll = dead.poll_raw(30.0).await;
             until("its poll has come", async || dead.last_seen().await != registered).await;
-            drop(poll);
             let (first, second) = (format!("{round}-first"), format!("{round}-second"));
-            t.client.dispatch(&first, json!({"worker_selector": {"zone": "b"}})).await.ok();
+            let dispatch = t.client.dispatch(&first, json!({"worker_selector": {"zone": "b"}}));
+            let cut = async {
+                // Before the dispatch, and then ever deeper into the hand-over.
+                tokio::time::sleep(Duration::from_millis(3 * round)).await;
+                drop(poll);
+            };
+            tokio::join!(dispatch, cut).0.ok();
             t.client.dispatch(&second, json!({"worker_selector": {"zone": "b"}})).await.ok();
             let clocks = t.clocks(&first).await;
             let heir = Worker::register(&t.client, "heir", json!({"zone": "b"})).await;
@@ -58,7 +63,7 @@ async fn a_poll_whose_client_was_cut_swallows_nothing() {
             heir.leave().await.ok();
             dead.leave().await.ok();
         }
-        assert!(at_once >= 6, "only {at_once} of 12 were had without a detour");
+        assert!(at_once > 0, "none was had without a detour");
     })
     .await;
 }

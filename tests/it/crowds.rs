@@ -130,10 +130,10 @@ async fn tasks_survive_workers_that_restart_with_their_polls_open() {
                     let mut life = 0_u64;
                     while !stop.load(Ordering::Relaxed) {
                         let worker = Worker::register_with(&client, &format!("w{n}"), json!({"slots": 2})).await;
-                        for polls in 0..3 {
-                            // The third poll of a life is cut at some moment, and the process starts anew.
+                        for polls in 0..2 {
+                            // The second poll of a life is cut at some moment, and the process starts anew.
                             life = life.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n + 1);
-                            let patience = if polls == 2 { Duration::from_micros(life >> 51) } else { Duration::MAX };
+                            let patience = if polls == 1 { Duration::from_micros(life >> 48) } else { Duration::MAX };
                             let poll = worker.poll_with(json!({"max_tasks": 2, "wait_seconds": 0.1}));
                             let Ok(answer) = tokio::time::timeout(patience, poll).await else { break };
                             for task in answer.ok()["tasks"].as_array().unwrap() {
