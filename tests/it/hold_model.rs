@@ -33,7 +33,7 @@ impl Random {
 }
 
 /// A worker as a bystander sees it.
-struct Seen {
+struct Watched {
     worker: Worker,
     zone: &'static str,
     draining: bool,
@@ -42,7 +42,7 @@ struct Seen {
     talks: bool,
 }
 
-impl Seen {
+impl Watched {
     fn lives(&self, now: i64) -> bool {
         now < self.last_seen + LEASE
     }
@@ -67,7 +67,7 @@ struct Timed {
 struct Island {
     seed: u64,
     random: Random,
-    workers: BTreeMap<u64, Seen>,
+    workers: BTreeMap<u64, Watched>,
     runs: Vec<Timed>,
     log: Vec<String>,
 }
@@ -147,7 +147,7 @@ impl Island {
         let body = json!({"labels": self.labels(Some(zone)), "lease_seconds": LEASE});
         let worker = Worker::register_with(client, &name, body).await;
         let talks = self.random.below(4) > 0;
-        self.workers.insert(number, Seen { worker, zone, draining: false, last_seen: now, talks });
+        self.workers.insert(number, Watched { worker, zone, draining: false, last_seen: now, talks });
     }
 
     async fn change(&mut self, kind: u64, now: i64) {
