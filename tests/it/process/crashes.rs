@@ -125,7 +125,7 @@ impl Dispatcher {
     }
 
     async fn more_answers(&self) {
-        let wanted = self.answered.load(Ordering::Relaxed) + 20;
+        let wanted = self.answered.load(Ordering::Relaxed) + 10;
         until("dispatches are answered", async || self.answered.load(Ordering::Relaxed) >= wanted).await;
     }
 }
@@ -163,7 +163,7 @@ async fn answered_dispatches_outlive_every_crash_and_the_others_can_be_repeated(
     dispatcher.over.store(true, Ordering::Relaxed);
     let (accepted, unknown) = dispatching.join_next().await.unwrap().unwrap();
 
-    assert!(accepted.len() >= 120 && !unknown.is_empty(), "{} and {}", accepted.len(), unknown.len());
+    assert!(accepted.len() >= 60 && !unknown.is_empty(), "{} and {}", accepted.len(), unknown.len());
     for run_id in &accepted {
         assert_eq!(client.run(run_id).await["status"], "queued");
     }
