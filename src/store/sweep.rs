@@ -85,10 +85,10 @@ pub async fn selectors(conn: &mut PgConnection, namespace: NamespaceId, after: i
 pub async fn with_tasks(conn: &mut PgConnection, namespace: NamespaceId, selectors: &[i64]) -> Result<Vec<SelectorNo>> {
     let numbers = sqlx::query_scalar!(
         r#"/* store::sweep::with_tasks */
-        SELECT s.selector_no AS "selector_no!" FROM unnest($2::bigint[]) AS s(selector_no)
-        WHERE EXISTS (
-            SELECT FROM task t
-            WHERE t.namespace_id = $1 AND t.selector_no = s.selector_no AND t.claim_until IS NULL)"#,
+        SELECT t.selector_no FROM unnest($2::bigint[]) AS s(selector_no)
+        CROSS JOIN LATERAL (
+            SELECT selector_no FROM task
+            WHERE namespace_id = $1 AND selector_no = s.selector_no AND claim_until IS NULL LIMIT 1) t"#,
         namespace.0,
         selectors,
     )
