@@ -88,7 +88,8 @@ pub async fn with_tasks(conn: &mut PgConnection, namespace: NamespaceId, selecto
         SELECT t.selector_no FROM unnest($2::bigint[]) AS s(selector_no)
         CROSS JOIN LATERAL (
             SELECT selector_no FROM task
-            WHERE namespace_id = $1 AND selector_no = s.selector_no AND claim_until IS NULL LIMIT 1) t"#,
+            WHERE namespace_id = $1 AND selector_no = s.selector_no AND claim_until IS NULL
+            ORDER BY priority DESC, place LIMIT 1) t"#,
         namespace.0,
         selectors,
     )
