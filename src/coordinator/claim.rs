@@ -95,7 +95,7 @@ impl Coordinator {
             beaten |= locked.len() < chosen.len();
             let Some(now) = now else { continue };
             clock = Some(now);
-            let sizes = store::claim::sizes(&mut tx, namespace, &chosen).await?;
+            let sizes = store::contents::sizes(&mut tx, namespace, &chosen).await?;
             let mut locked: HashMap<_, _> = locked.into_iter().map(|task| (task.attempt_id.0, task)).collect();
             for task in chosen.iter().filter_map(|id| locked.remove(id)).filter(|task| task.hold.from <= now) {
                 if let Some(bytes) = sizes.get(&task.attempt_id) {
@@ -320,7 +320,7 @@ async fn hand_out(
     asking: Vec<Option<Asking>>,
 ) -> Result<Vec<Vec<GivenTask>>, Fault> {
     let ids: Vec<_> = asking.iter().flatten().flat_map(|poll| poll.claims.iter().map(|(id, _)| id.0)).collect();
-    let contents = store::claim::contents(tx, namespace, &ids).await?;
+    let contents = store::contents::read(tx, namespace, &ids).await?;
     let mut by_id: HashMap<AttemptId, _> =
         contents.into_iter().map(|contents| (contents.attempt_id, contents)).collect();
     let mut answers = Vec::with_capacity(asking.len());

@@ -28,6 +28,7 @@ pub mod sweep;
 // What the verbs share.
 mod catalog;
 pub mod error;
+mod expiry;
 mod holder;
 mod record;
 mod signs;

@@ -14,7 +14,7 @@ use crate::domain::selector::Selector;
 use crate::domain::session::{EndReason, Session};
 use crate::ids::{AttemptId, NamespaceId, RunKey, SessionKey, Token};
 use crate::matchmaker::{Group, Matchmaker, Outcome, Place};
-use crate::store::claim::Contents;
+use crate::store::contents::Contents;
 use crate::store::create::Payload;
 use crate::store::{self, Db};
 
@@ -214,7 +214,7 @@ impl Coordinator {
         let digests: Vec<_> = tokens.iter().map(|(id, token)| (*id, token.digest())).collect();
         store::claim::renew_tokens(&mut tx, namespace, &digests).await?;
         let ids: Vec<_> = tokens.iter().map(|(id, _)| id.0).collect();
-        let contents = store::claim::contents(&mut tx, namespace, &ids).await?;
+        let contents = store::contents::read(&mut tx, namespace, &ids).await?;
         Db::commit(tx).await?;
         Ok(given(contents, tokens))
     }

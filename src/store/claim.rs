@@ -3,24 +3,15 @@
 //! The look chooses without locks, then those few are locked by key: locking inside the look would take the head of
 //! every selector and starve other looks. A claim changes neither the run's version nor its events, so it locks the
 //! task only: whatever moves a run out of the queue deletes its task under the same lock.
-//!
-//! Rows are fetched by `LATERAL (… LIMIT 1)` on their key: as a plain join, a generic plan made while the tables were
-//! small hashes whole tables, and goes on doing so when they are not.
-
-use std::collections::HashMap;
 
 use sqlx::PgConnection;
 use sqlx::types::Uuid;
 
-use super::create::Payload;
 use super::error::{Result, expect_rows};
 use super::rows;
 use crate::domain::Timestamp;
 use crate::domain::hold::Hold;
-use crate::domain::labels::Labels;
-use crate::domain::run::Operation;
-use crate::domain::selector::Selector;
-use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, SelectorNo, SessionKey};
+use crate::ids::{AttemptId, Digest, NamespaceId, SelectorNo, SessionKey};
 
 /// How many tasks one look may choose. In the statements it is a literal: as a parameter, a generic plan would cost
 /// it as a tenth of the table.
@@ -276,135 +267,4 @@ pub async fn renew_tokens(
     .await?
     .rows_affected();
     expect_rows("store::claim::renew_tokens", tokens.len(), wrote.cast_signed())
-}
-
-/// What a worker is given with a task, its token aside.
-#[derive(Debug, Clone)]
-pub struct Contents {
-    /// The attempt.
-    pub attempt_id: AttemptId,
-    /// Its run.
-    pub key: RunKey,
-    /// Its number within the run.
-    pub attempt_number: i32,
-    /// What its dispatch asked for.
-    pub operation: Operation,
-    /// The claim's fence.
-    pub fence: i64,
-    /// Until when it must be acknowledged.
-    pub claim_until: Timestamp,
-    /// The moment of this read.
-    pub now: Timestamp,
-    /// What it asks for.
-    pub selector: Selector,
-    /// For listing.
-    pub labels: Labels,
-    /// The run at the top of its family.
-    pub root: Option<RunKey>,
-    /// The run that dispatched it.
-    pub parent: Option<RunKey>,
-    /// W3C trace context.
-    pub traceparent: Option<String>,
-    /// What it carries.
-    pub payload: Payload,
-}
-
-impl Contents {
-    /// About how many bytes it is in an answer.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        [&self.payload.definition, &self.payload.params, &self.payload.context]
-            .into_iter()
-            .flatten()
-            .map(String::len)
-            .sum::<usize>()
-            + 4_096
-    }
-}
-
-/// About how many bytes each of these tasks is in an answer, so that a poll can stop before its limit. A task that
-/// cannot be read, or whose run is gone, is left out: it is not to be given to anybody.
-///
-/// # Errors
-/// Of the database.
-pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<HashMap<AttemptId, usize>> {
-    let rows = sqlx::query!(
-        r#"/* store::claim::sizes */
-        SELECT t.attempt_id, t.dag_name, t.run_id, r.operation, r.labels, r.root_dag_name, r.root_run_id,
-               r.parent_dag_name, r.parent_run_id, s.canonical AS selector, p.size AS "size!"
-        FROM unnest($2::uuid[]) AS k(attempt_id)
-        CROSS JOIN LATERAL (
-            SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) t
-        CROSS JOIN LATERAL (
-            SELECT * FROM run WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) r
-        CROSS JOIN LATERAL (
-            SELECT coalesce(octet_length(definition), 0) + coalesce(octet_length(params), 0)
-                 + coalesce(octet_length(context), 0) + 4096 AS size
-            FROM payload WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) p
-        JOIN selector s ON s.namespace_id = $1 AND s.selector_no = t.selector_no"#,
-        namespace.0,
-        ids,
-    )
-    .fetch_all(conn)
-    .await?;
-    let mut sizes = HashMap::with_capacity(rows.len());
-    for row in rows {
-        let readable = || {
-            rows::key(row.dag_name, row.run_id)?;
-            rows::word("run.operation", &row.operation, Operation::from_word)?;
-            rows::selector(&row.selector)?;
-            rows::json::<Labels>("run.labels", row.labels)?;
-            rows::optional_key(row.root_dag_name, row.root_run_id)?;
-            rows::optional_key(row.parent_dag_name, row.parent_run_id)
-        };
-        match readable() {
-            Ok(_) => _ = sizes.insert(AttemptId(row.attempt_id), usize::try_from(row.size).unwrap_or(0)),
-            Err(error) => tracing::error!(attempt = %row.attempt_id, %error, "it is not given to anybody"),
-        }
-    }
-    Ok(sizes)
-}
-
-/// Reads the contents of claimed tasks, in no order.
-///
-/// # Errors
-/// Of the database.
-pub async fn contents(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<Vec<Contents>> {
-    let rows = sqlx::query!(
-        r#"/* store::claim::contents */
-        SELECT t.attempt_id, t.dag_name, t.run_id, t.fence, t.claim_until AS "claim_until!", r.attempt_number,
-               r.operation, r.labels, r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id,
-               r.traceparent, s.canonical AS selector, p.definition, p.params, p.context, roadstead_now() AS "now!"
-        FROM unnest($2::uuid[]) AS k(attempt_id)
-        CROSS JOIN LATERAL (
-            SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) t
-        CROSS JOIN LATERAL (
-            SELECT * FROM run WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) r
-        CROSS JOIN LATERAL (
-            SELECT * FROM payload WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) p
-        JOIN selector s ON s.namespace_id = $1 AND s.selector_no = t.selector_no"#,
-        namespace.0,
-        ids,
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Contents {
-                attempt_id: AttemptId(row.attempt_id),
-                key: rows::key(row.dag_name, row.run_id)?,
-                attempt_number: row.attempt_number,
-                operation: rows::word("run.operation", &row.operation, Operation::from_word)?,
-                fence: row.fence,
-                claim_until: row.claim_until,
-                now: row.now,
-                selector: rows::selector(&row.selector)?,
-                labels: rows::json("run.labels", row.labels)?,
-                root: rows::optional_key(row.root_dag_name, row.root_run_id)?,
-                parent: rows::optional_key(row.parent_dag_name, row.parent_run_id)?,
-                traceparent: row.traceparent,
-                payload: Payload { definition: row.definition, params: row.params, context: row.context },
-            })
-        })
-        .collect()
 }

@@ -5,6 +5,7 @@
 //! or keeps what is not run state: sessions, claims, interned selectors and label sets.
 
 pub mod claim;
+pub mod contents;
 pub mod create;
 pub mod db;
 pub mod error;

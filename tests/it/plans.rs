@@ -150,8 +150,8 @@ async fn intern(t: &Test) {
 const CLAIM: Cases = &[
     ("store::claim::look", "1, '{2}', 'w', 's'"),
     ("store::claim::lock", "1, ARRAY[md5('2-1')::uuid]"),
-    ("store::claim::contents", "1, ARRAY[md5('2-1')::uuid]"),
-    ("store::claim::sizes", "1, ARRAY[md5('2-1')::uuid]"),
+    ("store::contents::read", "1, ARRAY[md5('2-1')::uuid]"),
+    ("store::contents::sizes", "1, ARRAY[md5('2-1')::uuid]"),
     (
         "store::claim::write",
         "1, ARRAY[md5('2-1')::uuid], '{w}', '{s}', '{NULL}', ARRAY['\\x00'::bytea], roadstead_now(), 15000000",
