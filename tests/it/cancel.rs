@@ -207,6 +207,7 @@ async fn a_cancelled_task_is_offered_to_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_of_a_dead_workers_run_ends_with_its_lease() {
     with(async |t| {
+        t.stop_clock().await;
         let worker = Worker::register(&t.client, "dead", json!({})).await;
         t.client.dispatch("r", json!({})).await.ok();
         let task = worker.take().await;
