@@ -13,6 +13,9 @@ const BEHIND_ANOTHER: Duration = Duration::from_millis(5);
 /// How often readers of the feed learn what other replicas stamped; nothing is asked while nobody reads.
 const FOLLOW: Duration = Duration::from_millis(25);
 
+/// How long a pass may take before it is spoken of, and how often then.
+const SLOW_PASS: Duration = Duration::from_secs(10);
+
 /// The longest pause after failures in a row.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -35,7 +38,7 @@ async fn sweeper(coordinator: Coordinator, closing: CancellationToken) {
     let interval = coordinator.settings().sweep_interval;
     let mut failures = 0;
     while !closing.is_cancelled() {
-        let pause = match coordinator.sweep(&mut memory).await {
+        let pause = match observed("sweep", coordinator.sweep(&mut memory)).await {
             Ok(swept) => {
                 failures = 0;
                 // Not before what is due is due: a wake-up a moment too soon would be for nothing.
@@ -47,6 +50,20 @@ async fn sweeper(coordinator: Coordinator, closing: CancellationToken) {
             () = tokio::time::sleep(pause) => {}
             () = coordinator.something_due(), if failures == 0 => {}
             () = closing.cancelled() => {}
+        }
+    }
+}
+
+/// Waits for a pass and says so when it takes long: a database that does not answer is silent, and so would we be.
+async fn observed<T>(name: &str, pass: impl Future<Output = T>) -> T {
+    tokio::pin!(pass);
+    let begun = tokio::time::Instant::now();
+    loop {
+        tokio::select! {
+            done = &mut pass => return done,
+            () = tokio::time::sleep(SLOW_PASS) => {
+                tracing::warn!(seconds = begun.elapsed().as_secs(), "the {name} is still under way");
+            }
         }
     }
 }

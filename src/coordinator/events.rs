@@ -30,6 +30,6 @@ impl Coordinator {
             }
             Ok(events)
         };
-        read.await.map_err(Error::from)
+        self.patiently(read).await
     }
 }

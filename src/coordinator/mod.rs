@@ -56,6 +56,10 @@ use error::Fault;
 /// are told why.
 const READY_WITHIN: Duration = Duration::from_millis(800);
 
+/// How long a caller waits for the database: a little longer than it lets a statement run. One that holds the connection
+/// and does not answer is as good as away, and only we can tell.
+const PATIENCE: Duration = Duration::from_secs(12);
+
 /// The service without its front door: what HTTP and the background loops call. Cheap to clone.
 #[derive(Clone)]
 pub struct Coordinator(Arc<Parts>);
@@ -154,9 +158,19 @@ impl Coordinator {
         };
         // In the span of the request: what it did is logged under its id.
         let task = self.0.tasks.spawn(work.in_current_span());
-        match task.await {
-            Ok(done) => done.map_err(Error::from),
-            Err(panic) => Err(Error::Internal(format!("a verb's task ended without an answer: {panic}"))),
+        match tokio::time::timeout(PATIENCE, task).await {
+            Ok(Ok(done)) => done.map_err(Error::from),
+            Ok(Err(panic)) => Err(Error::Internal(format!("a verb's task ended without an answer: {panic}"))),
+            // The work goes on; what becomes of it, a repeat will find.
+            Err(_) => Err(Error::Unavailable(format!("no answer within {PATIENCE:?}"))),
+        }
+    }
+
+    /// Reads as long as a database that is there may take.
+    async fn patiently<T, E: Into<Fault>>(&self, read: impl Future<Output = Result<T, E>>) -> Result<T, Error> {
+        match tokio::time::timeout(PATIENCE, read).await {
+            Ok(read) => read.map_err(|error| error.into().into()),
+            Err(_) => Err(Error::Unavailable(format!("no answer within {PATIENCE:?}"))),
         }
     }
 

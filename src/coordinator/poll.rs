@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::error::Fault;
-use super::{Coordinator, Error};
+use super::{Coordinator, Error, PATIENCE};
 use crate::domain::labels::Labels;
 use crate::domain::refusal::Refusal;
 use crate::domain::run::Operation;
@@ -122,7 +122,11 @@ impl Coordinator {
             () = self.0.closing.cancelled() => {}
         }
         // What it is given at this moment must not be lost.
-        let outcome = if Matchmaker::withdraw(&ticket) { None } else { outcome.await.ok() };
+        let outcome = if Matchmaker::withdraw(&ticket) {
+            None
+        } else {
+            tokio::time::timeout(PATIENCE, outcome).await.ok().and_then(Result::ok)
+        };
         self.answer(namespace, &poll, news, read_at, until, outcome).await
     }
 
@@ -176,7 +180,7 @@ impl Coordinator {
             let mut conn = self.0.db.conn().await?;
             store::worker::news(&mut conn, namespace, session).await
         };
-        match read.await.map_err(Fault::from)? {
+        match self.patiently::<_, store::Error>(read).await? {
             Some(store::worker::News { ended: None, drain, cancel }) => {
                 Ok(PollAnswer { cancel, drain, poll_after: Some(POLL_AFTER), ..PollAnswer::default() })
             }

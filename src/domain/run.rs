@@ -14,7 +14,7 @@ use crate::ids::{AttemptId, RunKey, SelectorNo, WorkerId};
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub enum $name { $($(#[$variant_doc])* #[serde(rename = $text)] $variant),+ }
 
         impl $name {
@@ -33,6 +33,19 @@ macro_rules! words {
                 match word { $($text => Some(Self::$variant),)+ _ => None }
             }
         }
+
+        // By hand, since the derive does not see a renaming that comes out of a macro.
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let words = Self::ALL.iter().map(|value| value.as_str());
+                utoipa::openapi::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::schema::Type::String)
+                    .enum_values(Some(words))
+                    .into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

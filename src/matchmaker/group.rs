@@ -99,8 +99,19 @@ impl<T> Group<T> {
         self.wake.notify_one();
     }
 
+    /// Parks a poll. The same poll again ends the earlier one, whose client will not hear of it any more.
     pub(super) fn push(&self, poll: Parked<T>) {
-        self.polls().waiting.push_back(Waiting { poll, looked: false, leaving: false });
+        let mut polls = self.polls();
+        if poll.poll_id.is_some() {
+            let same = |other: &Waiting<T>| other.poll.poll_id == poll.poll_id && other.poll.session == poll.session;
+            let (ended, kept) = polls.waiting.drain(..).partition::<Vec<_>, _>(same);
+            polls.waiting.extend(kept);
+            for earlier in ended {
+                let _ = earlier.poll.answer.send(Outcome::Given(Vec::new()));
+            }
+        }
+        polls.waiting.push_back(Waiting { poll, looked: false, leaving: false });
+        drop(polls);
         self.wake();
     }
 
@@ -262,6 +273,18 @@ mod tests {
         matchmaker.wake(NamespaceId::DEFAULT, &[1]);
         assert_eq!((given(first.outcome.await), given(second.outcome.await)), (vec![3], vec![3]));
         tracker.wait().await;
+    }
+
+    /// A client that sends its poll again does not listen to the earlier one any more.
+    #[tokio::test]
+    async fn the_same_poll_again_ends_the_earlier_one() {
+        let matchmaker = Matchmaker::<u32>::default();
+        let earlier = matchmaker.park(KEY, session("w"), 1, Some("p".into()));
+        let other = matchmaker.park(KEY, session("w"), 1, Some("q".into()));
+        let again = matchmaker.park(KEY, session("w"), 1, Some("p".into()));
+        assert_eq!(given(earlier.outcome.await), [0; 0]);
+        assert!(!other.outcome.is_terminated() && !again.outcome.is_terminated());
+        assert_eq!(matchmaker.parked()[&NamespaceId::DEFAULT].len(), 2);
     }
 
     #[tokio::test]

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::document;
+
 /// A client of one service.
 #[derive(Clone)]
 pub struct Client {
@@ -55,11 +57,15 @@ impl Client {
 
     /// As [`Self::send`], where the service may be gone.
     pub async fn try_send(&self, request: reqwest::RequestBuilder) -> Result<Reply, reqwest::Error> {
-        let response = request.send().await?;
+        let (http, request) = request.build_split();
+        let request = request?;
+        let (method, path) = (request.method().to_string(), request.url().path().to_owned());
+        let response = http.execute(request).await?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await?;
         let body =
             if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap_or(Value::String(text)) };
+        document::check(&method, &path, status, &body);
         Ok(Reply { status, headers, body })
     }
 

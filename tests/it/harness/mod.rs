@@ -4,6 +4,7 @@ mod autopsy;
 pub mod client;
 mod clock;
 pub mod database;
+mod document;
 mod folder;
 pub mod program;
 pub mod raw;

@@ -176,3 +176,54 @@ async fn answered_dispatches_outlive_every_crash_and_the_others_can_be_repeated(
     autopsy_of(&client, &database_url(&data_dir)).await;
     service.stop().await;
 }
+
+/// The postmaster and its children.
+fn postgres_processes(data_dir: &str) -> Vec<Pid> {
+    let postmaster = postmaster(data_dir).unwrap();
+    let parent_of = |pid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let pids =
+        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let children = pids.filter(|pid| parent_of(*pid) == Some(postmaster.as_raw())).map(Pid::from_raw);
+    std::iter::once(postmaster).chain(children).collect()
+}
+
+/// A database that holds its connections and says nothing, as behind a broken network: callers are told in time, a
+/// parked poll ends, and all goes on when it answers again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_does_not_answer_keeps_nobody_waiting() {
+    let folder = Folder::new();
+    let data_dir = folder.join("data");
+    let mut service = Program::serve(&["--data-dir", &data_dir]);
+    let client = service.client().await;
+    let worker = Worker::register(&client, "w", json!({"zone": "b"})).await;
+    client.dispatch("before", json!({"worker_selector": {"zone": "x"}})).await.ok();
+    let parked = tokio::spawn({
+        let worker = worker.clone();
+        async move { worker.poll_reply(3.0).await }
+    });
+    until("the poll is parked", async || client.get("/v1/workers/w").await.ok()["state"] == "healthy").await;
+
+    let frozen = postgres_processes(&data_dir);
+    let signal = |signal| frozen.iter().for_each(|pid| drop(kill(*pid, signal)));
+    signal(Signal::SIGSTOP);
+    let begun = Instant::now();
+    let (dispatch, read) = tokio::join!(
+        client.dispatch("during", json!({"worker_selector": {"zone": "x"}})),
+        client.get("/v1/dags/dag/runs/before"),
+    );
+    dispatch.problem(503, "unavailable");
+    read.problem(503, "unavailable");
+    let poll = parked.await.unwrap();
+    assert!(poll.status == 200 || poll.status == 503, "{poll:?}");
+    let waited = begun.elapsed();
+    signal(Signal::SIGCONT);
+    assert!(waited < Duration::from_secs(30), "{waited:?}");
+
+    until("it serves again", async || is_ready(&client).await).await;
+    assert_eq!(client.run("before").await["status"], "queued");
+    client.dispatch("during", json!({"worker_selector": {"zone": "x"}})).await.ok();
+    service.stop().await;
+}
