@@ -7,6 +7,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::coordinator::{Coordinator, sweep::SweepMemory};
 
+/// How soon to look again whether a stamper on another replica has left something out.
+const BEHIND_ANOTHER: Duration = Duration::from_millis(5);
+
+/// How often readers of the feed learn what other replicas stamped; nothing is asked while nobody reads.
+const FOLLOW: Duration = Duration::from_millis(25);
+
 /// The longest pause after failures in a row.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -17,6 +23,8 @@ pub fn start(coordinator: &Coordinator, closing: &CancellationToken) -> TaskTrac
     tracker.spawn(sweeper(coordinator.clone(), closing.clone()));
     tracker.spawn(keeper(coordinator.clone(), closing.clone()));
     tracker.spawn(watcher(coordinator.clone(), closing.clone()));
+    tracker.spawn(sequencer(coordinator.clone(), closing.clone()));
+    tracker.spawn(follower(coordinator.clone(), closing.clone()));
     tracker.close();
     tracker
 }
@@ -68,6 +76,39 @@ async fn watcher(coordinator: Coordinator, closing: CancellationToken) {
         match looked {
             Ok(()) => failures = 0,
             Err(error) => drop(after_failure("watcher", &mut failures, &error)),
+        }
+    }
+}
+
+/// Gives events their positions in the feed: when something was committed here, and every `fallback_interval` for what
+/// other replicas committed and did not live to stamp.
+async fn sequencer(coordinator: Coordinator, closing: CancellationToken) {
+    let interval = coordinator.settings().fallback_interval;
+    let mut failures = 0;
+    while !closing.is_cancelled() {
+        let pause = match coordinator.stamp_events().await {
+            Ok(all) => {
+                failures = 0;
+                if all { interval } else { BEHIND_ANOTHER }
+            }
+            Err(error) => after_failure("sequencer", &mut failures, &error),
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = coordinator.something_unstamped(), if failures == 0 => {}
+            () = closing.cancelled() => {}
+        }
+    }
+}
+
+/// Tells readers of the feed what other replicas have stamped.
+async fn follower(coordinator: Coordinator, closing: CancellationToken) {
+    let interval = FOLLOW.min(coordinator.settings().fallback_interval);
+    let mut failures = 0;
+    while pause(interval, failures, &closing).await {
+        match coordinator.follow_feeds().await {
+            Ok(()) => failures = 0,
+            Err(error) => drop(after_failure("follower", &mut failures, &error)),
         }
     }
 }

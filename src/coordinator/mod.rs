@@ -8,6 +8,7 @@
 pub mod cancel;
 pub mod dispatch;
 pub mod events;
+pub mod feed;
 pub mod runs;
 
 // What workers do.
@@ -65,6 +66,7 @@ struct Parts {
     catalog: catalog::Catalog,
     matchmaker: Matchmaker<poll::GivenTask>,
     watch: watch::Watch,
+    feeds: feed::Feeds,
     due: Notify,
     suspects: Mutex<HashSet<(NamespaceId, SelectorNo)>>,
     stamped: Mutex<HashMap<NamespaceId, Instant>>,
@@ -82,6 +84,7 @@ impl Coordinator {
             catalog: catalog::Catalog::default(),
             matchmaker: Matchmaker::default(),
             watch: watch::Watch::default(),
+            feeds: feed::Feeds::default(),
             due: Notify::new(),
             suspects: Mutex::default(),
             stamped: Mutex::default(),
@@ -117,6 +120,12 @@ impl Coordinator {
     /// Ends every wait: parked polls answer empty, waiting reads answer what there is. Later calls do not wait.
     pub fn close(&self) {
         self.0.closing.cancel();
+    }
+
+    /// Whether the service is closing: waits end at once, and streams with them.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.0.closing.is_cancelled()
     }
 
     /// Waits until every transaction under way has ended. To be called after [`Self::close`].

@@ -86,6 +86,7 @@ impl Coordinator {
     /// Tells those who wait, after the commit: readers of these runs, and polls that could take what is claimable now
     /// or have a slot that was freed.
     pub(super) async fn announce(&self, namespace: NamespaceId, recorded: Recorded) -> Vec<RunSnapshot> {
+        self.0.feeds.committed();
         for (run, claimable) in &recorded.told {
             self.0.watch.changed(namespace, &run.key, run.version);
             if *claimable && run.version > 1 {

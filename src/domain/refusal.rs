@@ -42,6 +42,13 @@ pub enum Refusal {
         /// The run's current one.
         current: AttemptId,
     },
+    /// Events after this position are no longer kept.
+    PositionExpired {
+        /// The position asked for.
+        after: i64,
+        /// The first that is kept.
+        first: i64,
+    },
     /// The run, or the attempt named, has come to its end.
     RunFinished(Status),
 }

@@ -5,6 +5,7 @@
 
 mod attempts;
 mod document;
+mod events;
 mod extract;
 mod fallback;
 mod health;
@@ -33,6 +34,9 @@ fn api() -> OpenApiRouter<Coordinator> {
         .routes(routes!(runs::get_run))
         .routes(routes!(runs::cancel_run))
         .routes(routes!(runs::list_run_events))
+        // The feed of all events.
+        .routes(routes!(events::list_events))
+        .routes(routes!(events::stream_events))
         // Workers, about themselves and for those who watch them.
         .routes(routes!(workers::list_workers))
         .routes(routes!(workers::register_worker, workers::get_worker, workers::deregister_worker))

@@ -78,6 +78,8 @@ pub async fn create(
         ), e AS (
             INSERT INTO event (namespace_id, dag_name, run_id, run_seq, event_id, type, occurred_at, data)
             SELECT $1, $4, $5, $8, $25, $26, $6, $27 FROM r
+        ), u AS (
+            INSERT INTO event_unstamped (namespace_id, dag_name, run_id, run_seq) SELECT $1, $4, $5, $8 FROM r
         )
         SELECT count(*) AS "created!" FROM r"#,
         namespace.0,

@@ -10,6 +10,7 @@ pub mod create;
 pub mod db;
 pub mod error;
 pub mod event;
+pub mod feed;
 pub mod intern;
 pub mod lock;
 pub mod migrate;

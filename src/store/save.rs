@@ -72,6 +72,9 @@ async fn runs(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tran
         ), e AS (
             INSERT INTO event (namespace_id, dag_name, run_id, run_seq, event_id, type, occurred_at, data)
             SELECT $1, dag_name, run_id, version, event_id, type, at, data FROM c
+        ), u AS (
+            INSERT INTO event_unstamped (namespace_id, dag_name, run_id, run_seq)
+            SELECT $1, dag_name, run_id, version FROM c
         )
         SELECT count(*) AS "wrote!" FROM r"#,
         namespace.0,

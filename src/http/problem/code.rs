@@ -52,6 +52,8 @@ pub enum Code {
     RunExists,
     /// The idempotency key is another request's.
     IdempotencyMismatch,
+    /// Events after the position are no longer kept.
+    PositionExpired,
     /// The service is full.
     Overloaded,
     /// The service cannot reach what it needs.
@@ -88,6 +90,7 @@ impl Code {
         Self::RunFinished,
         Self::RunExists,
         Self::IdempotencyMismatch,
+        Self::PositionExpired,
         Self::Overloaded,
         Self::Unavailable,
         Self::Internal,
@@ -127,6 +130,7 @@ impl Code {
             Self::IdempotencyMismatch => {
                 ("idempotency-mismatch", StatusCode::UNPROCESSABLE_ENTITY, "Idempotency mismatch", FixRequest)
             }
+            Self::PositionExpired => ("position-expired", StatusCode::GONE, "Position expired", FixRequest),
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, "Overloaded", Retry),
             Self::Unavailable => ("unavailable", StatusCode::SERVICE_UNAVAILABLE, "Unavailable", Retry),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, "Internal error", GiveUp),

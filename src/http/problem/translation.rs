@@ -82,6 +82,14 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
             Code::AttemptSuperseded,
             format!("the run has gone on from attempt {attempt_id} to attempt {current}"),
         ),
+        Refusal::PositionExpired { after, first } => Problem::new(
+            Code::PositionExpired,
+            format!(
+                "events after position {after} are no longer kept; the first that is has position {first}: read the \
+                 runs anew, then go on after position {}",
+                first - 1
+            ),
+        ),
         Refusal::RunFinished(status) => {
             let what =
                 if status.is_terminal() { "the run has ended: it is" } else { "the attempt has ended; the run is" };

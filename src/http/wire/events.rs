@@ -1,12 +1,17 @@
 //! Events: what happened to a run, in the names of `CloudEvents` 1.0 where those exist.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::raw::RawJson;
-use super::{DEFAULT_LIMIT, MAX_INTEGER, MAX_LIMIT};
+use super::{DEFAULT_LIMIT, MAX_INTEGER, MAX_LIMIT, MAX_WAIT};
 use crate::coordinator::events::Event as Committed;
+use crate::coordinator::feed::{Entry, EventFilter, Page};
+use crate::domain::event::EventType;
+use crate::ids::{DagName, RunId};
 
 use crate::domain::labels::LabelsSchema;
 use crate::domain::snapshot::RunSnapshot;
@@ -36,11 +41,97 @@ impl FromFields for ListRunEvents {
     }
 }
 
+/// Which events of the feed to read.
+#[derive(Debug, Clone, PartialEq, Eq, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Which {
+    /// Events after this position; 0, the beginning, when absent. A `Last-Event-ID` goes over it.
+    #[param(required = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub after: i64,
+    /// Events of this type.
+    #[param(value_type = Option<String>, nullable = false, example = "dag.run.queued")]
+    pub r#type: Option<EventType>,
+    /// Events of runs of this DAG.
+    #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 250)]
+    pub dag_name: Option<DagName>,
+    /// Events of runs with this id.
+    #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
+    pub run_id: Option<RunId>,
+    /// Events of runs whose family has the run with this id at its top.
+    #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
+    pub root_run_id: Option<RunId>,
+    /// Events of runs that the run with this id dispatched.
+    #[param(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
+    pub parent_run_id: Option<RunId>,
+}
+
+impl FromFields for Which {
+    const READING: Reading = Reading::Strict;
+
+    fn from_fields(fields: &mut Fields<'_>, _: &Settings) -> Option<Self> {
+        let after = fields.or("after", 0, query::integer(0, MAX_INTEGER));
+        let r#type = fields.optional("type", query::word(EventType::ALL, EventType::as_str));
+        let dag_name = fields.optional("dag_name", query::name);
+        let run_id = fields.optional("run_id", query::name);
+        let root_run_id = fields.optional("root_run_id", query::name);
+        let parent_run_id = fields.optional("parent_run_id", query::name);
+        Some(Self { after: after?, r#type, dag_name, run_id, root_run_id, parent_run_id })
+    }
+}
+
+impl From<Which> for EventFilter {
+    fn from(which: Which) -> Self {
+        Self {
+            kind: which.r#type.map(|kind| kind.as_str().to_owned()),
+            dag_name: which.dag_name,
+            run_id: which.run_id,
+            root_run_id: which.root_run_id,
+            parent_run_id: which.parent_run_id,
+        }
+    }
+}
+
+/// How much of the feed to read, and how long to wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct HowMuch {
+    /// At most this many; 50 when absent.
+    #[param(required = false, minimum = 1, maximum = 500)]
+    pub limit: i64,
+    /// How long to wait for the first; more than 50 is lowered to 50. 0 when absent.
+    #[param(value_type = f64, required = false, minimum = 0)]
+    pub wait_seconds: Duration,
+}
+
+/// Which events to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListEvents {
+    /// Which.
+    pub which: Which,
+    /// How many of them.
+    pub how_much: HowMuch,
+}
+
+impl FromFields for ListEvents {
+    const READING: Reading = Reading::Strict;
+
+    fn from_fields(fields: &mut Fields<'_>, settings: &Settings) -> Option<Self> {
+        let limit = fields.or("limit", DEFAULT_LIMIT, query::integer(1, MAX_LIMIT));
+        let wait_seconds = fields.or("wait_seconds", Duration::ZERO, query::seconds_lowered(MAX_WAIT));
+        let which = Which::from_fields(fields, settings);
+        Some(Self { which: which?, how_much: HowMuch { limit: limit?, wait_seconds: wait_seconds? } })
+    }
+}
+
 /// One change of a run, committed with it.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct Event {
     /// Unique among all events.
     pub id: Uuid,
+    /// Its place in the namespace's feed; absent where a run's own events are listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub position: Option<i64>,
     /// The run's version that came with it.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub run_seq: i64,
@@ -91,14 +182,26 @@ impl EventList {
     /// The page of a run's events that follows `after`.
     pub fn of(run: &RunKey, events: Vec<Committed>, after: i64) -> Self {
         let next_after = events.last().map_or(after, |event| event.run_seq);
-        Self { events: events.into_iter().map(|event| Event::of(run, event)).collect(), next_after }
+        Self { events: events.into_iter().map(|event| Event::of(run, event, None)).collect(), next_after }
+    }
+
+    /// A page of the feed.
+    pub fn of_feed(page: Page) -> Self {
+        Self { events: page.entries.into_iter().map(Event::from).collect(), next_after: page.seen }
+    }
+}
+
+impl From<Entry> for Event {
+    fn from(entry: Entry) -> Self {
+        Self::of(&entry.key, entry.event, Some(entry.position))
     }
 }
 
 impl Event {
-    fn of(run: &RunKey, event: Committed) -> Self {
+    fn of(run: &RunKey, event: Committed, position: Option<i64>) -> Self {
         Self {
             id: event.event_id,
+            position,
             run_seq: event.run_seq,
             kind: event.kind.to_string(),
             time: event.occurred_at,
@@ -117,8 +220,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::event::EventType;
-    use crate::ids::{DagName, RunId};
 
     #[test]
     fn an_event_bears_the_names_of_cloud_events() {
