@@ -109,6 +109,21 @@ SELECT n.name FROM namespace n
 WHERE n.last_selector_no <> (SELECT coalesce(max(selector_no), 0) FROM selector s WHERE s.namespace_id = n.namespace_id)
    OR n.last_label_set_no <> (SELECT coalesce(max(label_set_no), 0) FROM label_set l WHERE l.namespace_id = n.namespace_id);
 
+-- an event is neither in the feed nor noted as unstamped, or both
+SELECT e.dag_name, e.run_id, e.run_seq FROM event e
+WHERE 1 <> (SELECT count(*) FROM feed_entry f WHERE f.namespace_id = e.namespace_id AND f.dag_name = e.dag_name
+                AND f.run_id = e.run_id AND f.run_seq = e.run_seq)
+         + (SELECT count(*) FROM event_unstamped u WHERE u.namespace_id = e.namespace_id AND u.dag_name = e.dag_name
+                AND u.run_id = e.run_id AND u.run_seq = e.run_seq)
+  AND (SELECT first_position FROM feed f WHERE f.namespace_id = e.namespace_id) = 1;
+
+-- positions are not dense, or a run's are not in its order
+SELECT f.position, f.run_id FROM (
+    SELECT *, row_number() OVER (PARTITION BY namespace_id ORDER BY position) AS at,
+           lag(run_seq) OVER (PARTITION BY namespace_id, dag_name, run_id ORDER BY position) AS before
+    FROM feed_entry) f JOIN feed USING (namespace_id)
+WHERE f.position <> f.at + feed.first_position - 1 OR f.run_seq <= f.before;
+
 -- a session of the service was left in a transaction
 SELECT pid, state, query FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'

@@ -87,13 +87,7 @@ impl Coordinator {
         }
     }
 
-    async fn page(
-        &self,
-        namespace: NamespaceId,
-        after: i64,
-        filter: &EventFilter,
-        limit: i64,
-    ) -> Result<Page, Fault> {
+    async fn page(&self, namespace: NamespaceId, after: i64, filter: &EventFilter, limit: i64) -> Result<Page, Fault> {
         let mut conn = self.0.db.conn().await?;
         let page = store::feed::page(&mut conn, namespace, after, filter, limit).await?;
         // Judged after the read: what was dropped before it is missing from it.

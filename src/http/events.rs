@@ -96,7 +96,8 @@ pub(super) async fn stream_events(
 /// The position that a reader names when it comes back.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
-    let position = value.to_str().ok().and_then(|text| text.trim().parse::<i64>().ok()).filter(|position| *position >= 0);
+    let position =
+        value.to_str().ok().and_then(|text| text.trim().parse::<i64>().ok()).filter(|position| *position >= 0);
     match position {
         Some(position) => Ok(Some(position)),
         None => Err(Problem::invalid(vec![FieldError::new("Last-Event-ID", "must be a position of this feed")])),

@@ -12,6 +12,7 @@ mod connections;
 mod crowds;
 mod demo;
 mod embedded;
+mod feed;
 mod harness;
 mod hold_model;
 mod holds;
