@@ -3,6 +3,7 @@
 use super::error::Fault;
 use super::{Coordinator, Error};
 use crate::domain::refusal::Refusal;
+use crate::domain::run::Status;
 use crate::domain::snapshot::RunSnapshot;
 use crate::ids::{NamespaceId, RunKey};
 use crate::store::{self, Db};
@@ -11,8 +12,8 @@ impl Coordinator {
     /// Cancels a run and answers with it as it is now. Locks the run, its attempt and its task.
     ///
     /// A queued or waiting run is aborted and its task dropped in the same transaction: no poll is given it from then
-    /// on. A running one is asked to stop, by whatever its worker asks next; with `force` its attempt ends now. A
-    /// terminal run stays as it is.
+    /// on. A running one is asked to stop: its worker is told by a poll it has parked here, and by whatever it asks
+    /// next; with `force` its attempt ends now. A terminal run stays as it is.
     ///
     /// # Errors
     /// [`Refusal::NoSuchRun`].
@@ -48,6 +49,9 @@ impl Coordinator {
         let recorded = self.record(&mut tx, namespace, std::slice::from_ref(&transition)).await?;
         Db::commit(tx).await?;
         tracing::info!(run = %key, status = %transition.run().status, "cancelled");
+        if let (Status::Running, Some(session)) = (transition.run().status, &locked.attempt.session) {
+            self.0.matchmaker.news(namespace, session);
+        }
         Ok(self.announce(namespace, recorded).await.swap_remove(0))
     }
 }

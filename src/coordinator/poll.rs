@@ -137,6 +137,7 @@ impl Coordinator {
         until: Instant,
         outcome: Option<Outcome<GivenTask>>,
     ) -> Result<PollAnswer, Error> {
+        let fresh = read_at.elapsed() < NEWS_AGE && !matches!(outcome, Some(Outcome::News));
         let drain = match outcome {
             Some(Outcome::Given(tasks)) if !tasks.is_empty() => {
                 return Ok(PollAnswer { tasks, poll_after: None, ..news });
@@ -148,9 +149,9 @@ impl Coordinator {
                 return Ok(PollAnswer { poll_after: Some(POLL_AFTER), ..PollAnswer::default() });
             }
             Some(Outcome::Draining) => true,
-            Some(Outcome::Given(_)) | None => false,
+            Some(Outcome::Given(_) | Outcome::News) | None => false,
         };
-        let mut answer = if read_at.elapsed() < NEWS_AGE { news } else { self.news(namespace, &poll.session).await? };
+        let mut answer = if fresh { news } else { self.news(namespace, &poll.session).await? };
         answer.drain |= drain;
         let in_time = Instant::now() >= until && answer.cancel.is_empty() && !answer.drain;
         if in_time && !self.0.closing.is_cancelled() {

@@ -25,6 +25,8 @@ pub enum Outcome<T> {
     Ended(EndReason),
     /// Its session wants no more tasks.
     Draining,
+    /// There is something that its session should hear.
+    News,
 }
 
 /// A poll that waits.
@@ -121,6 +123,11 @@ impl<T> Matchmaker<T> {
     /// Tells the polls of a session that it is given no more tasks.
     pub fn draining(&self, namespace: NamespaceId, session: &SessionKey) {
         self.tell(namespace, session, None, || Outcome::Draining);
+    }
+
+    /// Ends the polls of a session that should hear something: they answer empty, and tell.
+    pub fn news(&self, namespace: NamespaceId, session: &SessionKey) {
+        self.tell(namespace, session, None, || Outcome::News);
     }
 
     /// Ends the polls of a session whose label set is another now: they answer empty, and their worker, which polls

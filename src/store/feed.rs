@@ -127,7 +127,7 @@ pub struct Page {
     pub seen: i64,
 }
 
-/// Reads the feed after a position: at most `limit` events, out of at most [`SCAN`] positions.
+/// Reads the feed after a position: at most `limit` events; those of a filter out of at most [`SCAN`] positions.
 ///
 /// # Errors
 /// Of the database.
@@ -138,33 +138,27 @@ pub async fn page(
     filter: &EventFilter,
     limit: i64,
 ) -> Result<Page> {
+    // Read first: what is stamped from here on belongs to the next page, whatever the filter says of it.
+    let end = if *filter == EventFilter::default() { i64::MAX } else { window(conn, namespace, after).await? };
     let rows = sqlx::query!(
         r#"/* store::feed::page */
-        WITH looked_at AS MATERIALIZED (
-            SELECT position, dag_name, run_id, run_seq FROM feed_entry
-            WHERE namespace_id = $1 AND position > $2 ORDER BY position LIMIT 5000
-        )
-        SELECT (SELECT max(position) FROM looked_at) AS "seen?", f.position AS "position?", f.dag_name AS "dag_name?",
-               f.run_id AS "run_id?", f.run_seq AS "run_seq?", f.event_id AS "event_id?", f.type AS "kind?",
-               f.occurred_at AS "occurred_at?", f.data AS "data?"
-        FROM (SELECT) one LEFT JOIN (
-            SELECT l.position, l.dag_name, l.run_id, l.run_seq, e.event_id, e.type, e.occurred_at, e.data
-            FROM looked_at l
-            CROSS JOIN LATERAL (
-                SELECT event_id, type, occurred_at, data FROM event
-                WHERE namespace_id = $1 AND dag_name = l.dag_name AND run_id = l.run_id AND run_seq = l.run_seq LIMIT 1) e
-            WHERE ($3::text IS NULL OR e.type = $3)
-              AND ($4::text IS NULL OR l.dag_name = $4)
-              AND ($5::text IS NULL OR l.run_id = $5)
-              AND (($6::text IS NULL AND $7::text IS NULL) OR EXISTS (
-                    SELECT FROM run r
-                    WHERE r.namespace_id = $1 AND r.dag_name = l.dag_name AND r.run_id = l.run_id
-                      AND ($6::text IS NULL OR r.root_run_id = $6) AND ($7::text IS NULL OR r.parent_run_id = $7)))
-            ORDER BY l.position LIMIT $8
-        ) f ON true
-        ORDER BY f.position"#,
+        SELECT f.position, f.dag_name, f.run_id, f.run_seq, e.event_id, e.type AS kind, e.occurred_at, e.data
+        FROM feed_entry f
+        CROSS JOIN LATERAL (
+            SELECT event_id, type, occurred_at, data FROM event
+            WHERE namespace_id = $1 AND dag_name = f.dag_name AND run_id = f.run_id AND run_seq = f.run_seq LIMIT 1) e
+        WHERE f.namespace_id = $1 AND f.position > $2 AND f.position <= $3
+          AND ($4::text IS NULL OR e.type = $4)
+          AND ($5::text IS NULL OR f.dag_name = $5)
+          AND ($6::text IS NULL OR f.run_id = $6)
+          AND (($7::text IS NULL AND $8::text IS NULL) OR EXISTS (
+                SELECT FROM run r
+                WHERE r.namespace_id = $1 AND r.dag_name = f.dag_name AND r.run_id = f.run_id
+                  AND ($7::text IS NULL OR r.root_run_id = $7) AND ($8::text IS NULL OR r.parent_run_id = $8)))
+        ORDER BY f.position LIMIT $9"#,
         namespace.0,
         after,
+        end,
         filter.kind,
         filter.dag_name.as_ref().map(DagName::as_str),
         filter.run_id.as_ref().map(RunId::as_str),
@@ -174,27 +168,37 @@ pub async fn page(
     )
     .fetch_all(conn)
     .await?;
-    let mut page = Page { entries: Vec::new(), seen: rows.first().and_then(|row| row.seen).unwrap_or(after) };
-    for row in rows {
-        if let (Some(position), Some(dag_name), Some(run_id), Some(run_seq), Some(event_id), Some(kind)) =
-            (row.position, row.dag_name, row.run_id, row.run_seq, row.event_id, row.kind)
-        {
-            page.entries.push(Entry {
-                position,
-                key: rows::key(dag_name, run_id)?,
-                event: Event {
-                    event_id,
-                    run_seq,
-                    kind: rows::word("event.type", &kind, EventType::from_word)?,
-                    occurred_at: row.occurred_at.unwrap_or_default(),
-                    data: row.data.unwrap_or_default(),
-                },
-            });
-        }
-    }
-    if i64::try_from(page.entries.len()).is_ok_and(|count| count == limit) {
-        // More may stand between the last one given and the last one looked at.
-        page.seen = page.entries.last().map_or(page.seen, |entry| entry.position);
-    }
-    Ok(page)
+    let entries = rows.into_iter().map(|row| {
+        Ok(Entry {
+            position: row.position,
+            key: rows::key(row.dag_name, row.run_id)?,
+            event: Event {
+                event_id: row.event_id,
+                run_seq: row.run_seq,
+                kind: rows::word("event.type", &row.kind, EventType::from_word)?,
+                occurred_at: row.occurred_at,
+                data: row.data,
+            },
+        })
+    });
+    let entries = entries.collect::<Result<Vec<Entry>>>()?;
+    let full = i64::try_from(entries.len()).is_ok_and(|count| count == limit);
+    let last = entries.last().map(|entry| entry.position);
+    // A full page ends with its last event; any other has seen all there was, up to where its filter looked.
+    let seen = if full || end == i64::MAX { last.unwrap_or(after) } else { end };
+    Ok(Page { entries, seen })
+}
+
+/// How far a filtered read after a position looks.
+async fn window(conn: &mut PgConnection, namespace: NamespaceId, after: i64) -> Result<i64> {
+    Ok(sqlx::query_scalar!(
+        r#"/* store::feed::window */
+        SELECT coalesce(max(position), $2) AS "end!" FROM (
+            SELECT position FROM feed_entry
+            WHERE namespace_id = $1 AND position > $2 ORDER BY position LIMIT 5000) w"#,
+        namespace.0,
+        after,
+    )
+    .fetch_one(conn)
+    .await?)
 }

@@ -207,6 +207,7 @@ async fn a_cancelled_task_is_offered_to_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_of_a_dead_workers_run_ends_with_its_lease() {
     with(async |t| {
+        t.stop_clock().await;
         let worker = Worker::register(&t.client, "dead", json!({})).await;
         t.client.dispatch("r", json!({})).await.ok();
         let task = worker.take().await;
@@ -299,6 +300,29 @@ async fn a_cancel_by_force_ends_the_attempt_and_its_token() {
         assert_eq!(worker.beat(named).await.ok()["lost"], json!([task["attempt_id"]]));
         t.client.dispatch("next", json!({})).await.ok();
         assert_eq!(worker.work_one().await["run_id"], "next", "its slot is free");
+    })
+    .await;
+}
+
+/// A worker with a free slot hears of a cancel at once: its parked poll brings it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_ends_the_parked_poll_of_the_worker_that_runs_it() {
+    with(async |t| {
+        let worker = Worker::register_with(&t.client, "w", json!({"slots": 2})).await;
+        t.client.dispatch("r", json!({})).await.ok();
+        let task = worker.take().await;
+        worker.ack(&task).await.ok();
+        let parked = tokio::spawn({
+            let worker = worker.clone();
+            async move { (worker.poll_reply(20.0).await.ok(), Instant::now()) }
+        });
+        t.client.cancel("r").await.ok();
+        let cancelled = Instant::now();
+        let (answer, at) = parked.await.unwrap();
+        assert_eq!(answer["cancel"], json!([task["attempt_id"]]));
+        assert!(answer["poll_after_seconds"].as_f64().unwrap() >= 1.0);
+        assert!(at.saturating_duration_since(cancelled) < Duration::from_secs(2));
+        worker.report(&task, "aborted").await.ok();
     })
     .await;
 }

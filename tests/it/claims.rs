@@ -122,6 +122,7 @@ async fn a_worker_that_said_goodbye_is_given_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_healthy_worker_that_never_acknowledges_loses_its_claim() {
     with(async |t| {
+        t.stop_clock().await;
         let idle = Worker::register(&t.client, "idle", json!({})).await;
         t.client.dispatch("r", json!({})).await.ok();
         let task = idle.take().await;
@@ -254,6 +255,7 @@ async fn many_polls_of_one_session_share_its_slots() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_released_task_goes_to_others_and_its_session_to_other_tasks() {
     with(async |t| {
+        t.stop_clock().await;
         let worker = Worker::register(&t.client, "w", json!({})).await;
         t.client.dispatch("r", json!({})).await.ok();
         let clocks = t.clocks("r").await;

@@ -132,6 +132,7 @@ async fn at_the_edge_either_the_claim_or_the_failure_wins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_of_its_own_is_carried_through() {
     with(async |t| {
+        t.stop_clock().await;
         let run = t.client.dispatch("r", waits("b", 600.0)).await.ok();
         let from_to = |run: &Value| seconds(&run["hold"]["until"]) - seconds(&run["queued_at"]);
         let listed = t.client.get("/v1/runs").await.ok()["runs"][0].clone();
@@ -155,6 +156,7 @@ async fn a_wait_of_its_own_is_carried_through() {
 #[tokio::test(flavor = "multi_thread")]
 async fn impossible_durations_are_refused_with_their_names() {
     with(async |t| {
+        t.stop_clock().await;
         let worker = Worker::register(&t.client, "w", json!({})).await;
         let (dag, session) = (r#""dag_name": "dag", "run_id": "r""#, &worker.session_id);
         let huge = ["9223372036854775807", "9223372036854775807000", "1e308", "1e999", "604800.1", "\"1000000h\""];
@@ -372,6 +374,7 @@ async fn the_task_of_a_run_that_is_gone_is_dropped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_stands_still_while_something_matches() {
     with(async |t| {
+        t.stop_clock().await;
         let first = Worker::register(&t.client, "first", json!({"zone": "b"})).await;
         let second = Worker::register(&t.client, "second", json!({"zone": "b", "more": "yes"})).await;
         for worker in [&first, &second] {

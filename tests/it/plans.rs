@@ -50,12 +50,19 @@ async fn fill(t: &Test, no: i64, n: i64, age: &str, wait: &str) {
          SELECT 1, dag_name, run_id, 1, attempt_id, 'dag.run.queued', queued_at,
              '{\"run\": {\"status\": \"queued\", \"version\": 1}}'
          FROM run WHERE selector_no = NO",
+        "WITH moved AS (UPDATE feed SET next_position = next_position + N WHERE namespace_id = 1
+             RETURNING next_position - N AS first)
+         INSERT INTO feed_entry (namespace_id, position, dag_name, run_id, run_seq)
+         SELECT 1, first - 1 + row_number() OVER (ORDER BY run_id), dag_name, run_id, 1
+         FROM run, moved WHERE selector_no = NO",
     ] {
         let statement = statement
             .replace("NO", &no.to_string())
             .replace("WAIT", wait)
             .replace("AGE", age)
-            .replace("(1, N)", &format!("(1, {n})"));
+            .replace("(1, N)", &format!("(1, {n})"))
+            .replace("next_position + N ", &format!("next_position + {n} "))
+            .replace("next_position - N ", &format!("next_position - {n} "));
         sqlx::raw_sql(AssertSqlSafe(statement)).execute(&t.pool).await.unwrap();
     }
     sqlx::raw_sql("VACUUM ANALYZE").execute(&t.pool).await.unwrap();
@@ -170,6 +177,10 @@ const CLAIM: Cases = &[
     ("store::read::detail", "1, 'dag', '2-1', true"),
     ("store::read::versions", "1, '{dag}', '{2-1}'"),
     ("store::event::of_run", "1, 'dag', '2-1', 0, 50"),
+    ("store::feed::has_unstamped", "1"),
+    ("store::feed::bounds", "1"),
+    ("store::feed::page", "1, 1000, 9000000000, NULL, NULL, NULL, NULL, NULL, 50"),
+    ("store::feed::page", "1, 1000, 1900, 'dag.run.queued', 'dag', NULL, NULL, NULL, 50"),
     ("store::create::taken (identity)", "1, 'dag', '2-1'"),
 ];
 

@@ -54,11 +54,13 @@ async fn held_with_no_worker_at_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_deadline_fails_the_run_naming_the_selector_and_the_task_is_gone() {
     with(async |t| {
+        t.stop_clock().await;
         t.client.dispatch("r", json!({"worker_selector": {"zone": "b"}})).await.ok();
         t.client.dispatch("any", json!({})).await.ok();
-        t.advance(Duration::from_secs(119)).await;
+        t.tick(119).await;
+        t.swept().await;
         assert_eq!(t.client.run("r").await["status"], "queued");
-        t.advance(Duration::from_secs(2)).await;
+        t.tick(1).await;
         let failed = t.client.finished("r").await;
         assert_eq!(failed["status"], "failed");
         assert_eq!(failed["error"], "no worker matched the selector {zone: b} within 2m0s");
@@ -75,12 +77,14 @@ async fn the_deadline_fails_the_run_naming_the_selector_and_the_task_is_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_claimed_in_time_is_left_alone() {
     with(async |t| {
+        t.stop_clock().await;
         t.client.dispatch("r", json!({"worker_selector": {"zone": "b"}, "worker_wait_timeout_seconds": 5})).await.ok();
         let worker = Worker::register(&t.client, "worker-b", json!({"zone": "b"})).await;
         let task = worker.take().await;
-        t.advance(Duration::from_secs(10)).await;
+        t.tick(10).await;
         worker.ack(&task).await.ok();
-        t.advance(Duration::from_secs(600)).await;
+        t.tick(59).await;
+        t.swept().await;
         worker.report(&task, "succeeded").await.ok();
         assert_eq!(t.client.run("r").await["status"], "succeeded");
     })

@@ -121,16 +121,27 @@ impl Test {
 
     async fn shift(&self, micros: i64, forgotten: Option<&str>) {
         let mut tx = self.pool.begin().await.unwrap();
-        let offset: i64 =
-            sqlx::query_scalar("SELECT (extract(epoch FROM roadstead_now() - clock_timestamp()) * 1000000)::bigint")
-                .fetch_one(&mut *tx)
-                .await
-                .unwrap();
+        // A stopped clock stays stopped, at the later moment.
+        let (stopped, offset, later): (bool, i64, String) = sqlx::query_as(
+            "SELECT prosrc NOT LIKE '%clock_timestamp%',
+                    (extract(epoch FROM roadstead_now() - clock_timestamp()) * 1000000)::bigint,
+                    (roadstead_now() + $1 * interval '1 microsecond')::text
+             FROM pg_proc WHERE proname = 'roadstead_now'",
+        )
+        .bind(micros)
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
         // The function's own rounding must not add up over many moves.
         let offset = (offset + 500).div_euclid(1_000) * 1_000 + micros;
+        let now = if stopped {
+            format!("timestamptz '{later}'")
+        } else {
+            format!("clock_timestamp() + interval '{offset} microseconds'")
+        };
         let function = format!(
             "CREATE OR REPLACE FUNCTION roadstead_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
-             AS $$ SELECT clock_timestamp() + interval '{offset} microseconds' $$"
+             AS $$ SELECT {now} $$"
         );
         sqlx::raw_sql(sqlx::AssertSqlSafe(function)).execute(&mut *tx).await.unwrap();
         sqlx::query("UPDATE sweep_stamp SET stamped_at = stamped_at + $1 * interval '1 microsecond'")
