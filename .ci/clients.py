@@ -3,7 +3,7 @@
 from typing import TypeVar
 from uuid import UUID
 
-from roadstead_client import Client
+from roadstead_client import AuthenticatedClient
 from roadstead_client.api.attempts import ack_attempt, renew_attempt, report_attempt
 from roadstead_client.api.runs import dispatch_run, get_run
 from roadstead_client.api.workers import poll_tasks, register_worker
@@ -27,7 +27,7 @@ def must(answer: T | Problem | None) -> T:
     return answer
 
 
-client = Client(base_url="http://127.0.0.1:8080")
+client = AuthenticatedClient(base_url="http://127.0.0.1:8080", token="rst_of-a-caller")
 dispatch = DispatchRequest.from_dict({"dag_name": "etl", "run_id": "r-1", "worker_selector": {"zone": "b"}})
 run = must(dispatch_run.sync(client=client, body=dispatch))
 for condition in run.conditions or []:

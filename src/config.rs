@@ -4,6 +4,7 @@
 //! `ROADSTEAD_COORDINATOR__LEASE_TTL` in the environment. Weakest first: default, file, environment, flag. All problems
 //! are reported together, each with the name of its key, where it was read and what was read.
 
+mod auth;
 mod source;
 
 use std::fmt;
@@ -14,10 +15,13 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::duration;
+pub use auth::Auth;
 use source::Given;
 
 /// The largest value of `coordinator.worker_wait_timeout_max` and `coordinator.start_timeout`.
 const LONGEST_WAIT: Duration = Duration::from_hours(365 * 24);
+const LISTEN: &str = "http.listen";
+const INSECURE: &str = "http.insecure";
 /// Bounds of the clocks between coordinator and worker: below, the database would be asked without end; above, a lost
 /// worker would be noticed too late to matter.
 const PULSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_hours(24));
@@ -34,6 +38,9 @@ pub struct Config {
     pub database: Database,
     /// The clocks of dispatching.
     pub coordinator: Coordinator,
+    /// Who is let in.
+    #[serde(skip_serializing_if = "Auth::is_default")]
+    pub auth: Auth,
 }
 
 /// Settings under `http`.
@@ -42,6 +49,8 @@ pub struct Config {
 pub struct Http {
     /// `http.listen`: the address and port to serve on; port 0 takes a free one. Default `127.0.0.1:8080`.
     pub listen: SocketAddr,
+    /// `http.insecure`: let everyone in who reaches an address that is not loopback. Default `false`.
+    pub insecure: bool,
 }
 
 /// Settings under `database`.
@@ -104,6 +113,9 @@ pub struct Flags {
     /// Serve on this address and port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
+    /// Let everyone in without a token, also on an address that others can reach
+    #[arg(long)]
+    pub insecure: bool,
     /// Use this Postgres in place of the embedded one; other users of the machine can read it here, so prefer the
     /// variable `DATABASE_URL` when it holds a password
     #[arg(long, value_name = "URL")]
@@ -166,20 +178,42 @@ impl Config {
         let mut given = source::merge(file, &env, flags)?;
         let as_root = nix::unistd::geteuid().is_root();
         let config = Self {
-            http: Http { listen: given.take("http.listen", (Ipv4Addr::LOCALHOST, 8080).into(), listen) },
+            http: Http {
+                listen: given.take(LISTEN, (Ipv4Addr::LOCALHOST, 8080).into(), listen),
+                insecure: given.take(INSECURE, false, truth),
+            },
             database: Database {
                 url: given.take("database.url", None, |url| DatabaseUrl::parse(url).map(Some)),
                 data_dir: given.take("database.data_dir", default_data_dir(as_root, &env), folder),
                 pg_bin_dir: given.take("database.pg_bin_dir", None, |text| folder(text).map(Some)),
             },
             coordinator: Coordinator::take(&mut given),
+            auth: Auth::take(&mut given),
         };
+        config.check_door(&mut given);
         config.coordinator.check(&mut given);
         given.finish()?;
         Ok(config)
     }
 
-    /// All settings as a TOML file that `--config` reads, with the password of `database.url` replaced by `***`.
+    /// Nobody is to find their service open to others because they said where to listen and no more.
+    fn check_door(&self, given: &mut Given) {
+        let listen = self.http.listen;
+        let open = self.auth.tokens.is_empty() && !listen.ip().to_canonical().is_loopback() && !self.http.insecure;
+        let judged = [LISTEN, INSECURE].iter().any(|key| given.was_refused(key)) || Auth::was_refused(given);
+        if open && !judged {
+            let problem = format!(
+                "{LISTEN} is {listen}, which others can reach, and there are no auth.tokens: everyone there could \
+                 dispatch, cancel and read. Configure tokens (`roadstead token new` makes one), or listen on \
+                 127.0.0.1:{}, or say --insecure ({INSECURE} = true) if something before it lets in only whom it should",
+                listen.port()
+            );
+            given.refuse(LISTEN, problem);
+        }
+    }
+
+    /// All settings as a TOML file that `--config` reads, with the password of `database.url` replaced by `***`, and the
+    /// hash of each token by `set`, which is refused when it is read again.
     ///
     /// # Panics
     ///
@@ -307,6 +341,10 @@ fn listen(text: &str) -> Result<SocketAddr, String> {
         .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         .or_else(|| text.parse().ok())
         .ok_or_else(|| "is not an address and port; write one such as 127.0.0.1:8080 or [::]:8080".to_owned())
+}
+
+fn truth(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "must be true or false".to_owned())
 }
 
 fn folder(text: &str) -> Result<PathBuf, String> {

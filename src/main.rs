@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use roadstead::cli::{demo, worker};
+use roadstead::cli::{demo, token, worker};
 use roadstead::config::{Config, Flags};
 use roadstead::embedded::{Embedded, Settings};
 use roadstead::server::Server;
@@ -30,6 +30,11 @@ enum Command {
     Worker(worker::WorkerArgs),
     /// Print the OpenAPI document.
     Openapi,
+    /// Make tokens for the service's callers.
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// Look at the configuration.
     Config {
         #[command(subcommand)]
@@ -43,6 +48,12 @@ enum ConfigCommand {
     Check(Flags),
     /// Print the configuration in force, secrets masked.
     Print(Flags),
+}
+
+#[derive(Subcommand)]
+enum TokenCommand {
+    /// Print a new token, and the entry by which the configuration knows it; the token itself is kept nowhere.
+    New(token::NewToken),
 }
 
 /// What ended a command: a text for people, and the exit code.
@@ -90,6 +101,9 @@ fn main() -> ExitCode {
             }
             Command::Openapi => {
                 http::openapi().to_pretty_json().map(|document| println!("{document}")).map_err(Failed::from)
+            }
+            Command::Token { command: TokenCommand::New(new) } => {
+                new.make().map(|text| print!("{text}")).map_err(|problem| Failed(problem, 2))
             }
             Command::Config { command: ConfigCommand::Check(flags) } => load(&flags).map(|_| println!("valid")),
             Command::Config { command: ConfigCommand::Print(flags) } => {

@@ -8,7 +8,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
+use crate::access::{Grant, Keyring};
+use crate::config::{Auth, Config};
 use crate::coordinator::{Coordinator, sweep::SweepMemory};
 use crate::store::migrate::{self, NotMigrated};
 use crate::store::{Db, pool};
@@ -29,6 +30,9 @@ pub enum ServerError {
     /// The database did not answer in time, or its schema could not be brought up to date.
     #[error("the database cannot be used: {0}")]
     Database(#[source] NotMigrated),
+    /// A namespace of the tokens could not be made.
+    #[error("the namespaces of the tokens cannot be made: {0}")]
+    Namespace(#[source] crate::coordinator::Error),
     /// The first sweep failed.
     #[error("the first sweep failed: {0}")]
     Sweep(#[source] crate::coordinator::Error),
@@ -60,6 +64,7 @@ impl Server {
         migrate_when_there(&pool).await?;
         let db = Db::new(pool);
         let coordinator = Coordinator::new(db.clone(), config.coordinator.clone());
+        let keyring = keyring(&coordinator, &config.auth).await.map_err(ServerError::Namespace)?;
         coordinator.sweep(&mut SweepMemory::default()).await.map_err(ServerError::Sweep)?;
 
         let listen = config.http.listen;
@@ -68,7 +73,7 @@ impl Server {
         let closing = CancellationToken::new();
         let loops = background::start(&coordinator, &closing);
         let serving = TaskTracker::new();
-        let (router, stop) = (http::router(coordinator.clone()), closing.clone());
+        let (router, stop) = (http::router(coordinator.clone(), keyring), closing.clone());
         serving.spawn(async move {
             let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
             if let Err(error) = served {
@@ -76,7 +81,10 @@ impl Server {
             }
         });
         serving.close();
-        tracing::info!(%address, "listening");
+        tracing::info!(%address, tokens = config.auth.tokens.len(), "listening");
+        if config.auth.tokens.is_empty() && !address.ip().to_canonical().is_loopback() {
+            tracing::warn!(%address, "there are no tokens: everyone who reaches it is let in");
+        }
         Ok(Self { address, coordinator, db, closing, loops, serving })
     }
 
@@ -104,6 +112,23 @@ impl Server {
         }
         tracing::info!("stopped");
     }
+}
+
+/// The configured tokens, with the namespaces they belong to.
+async fn keyring(coordinator: &Coordinator, auth: &Auth) -> Result<Keyring, crate::coordinator::Error> {
+    let mut grants = Vec::new();
+    for entry in auth.tokens.iter().cloned() {
+        let namespace = coordinator.namespace(&entry.namespace).await?;
+        let grant = Grant {
+            name: Some(entry.name),
+            namespace,
+            scopes: entry.scopes,
+            bounds: entry.labels,
+            expires_at: entry.expires_at,
+        };
+        grants.push((entry.digest, grant));
+    }
+    Ok(Keyring::new(grants))
 }
 
 /// Lifts the limit of open files to the most that the system allows this process. Every parked poll is a connection, and

@@ -11,6 +11,7 @@ struct Room {
 }
 
 const ROOMS: &[Room] = &[
+    Room { path: "access", never: &["sqlx", "axum", "tokio", "tracing"], ours: Some(&["access", "domain", "ids"]) },
     Room { path: "domain", never: &["sqlx", "axum", "tokio", "tracing"], ours: Some(&["domain", "ids", "duration"]) },
     Room { path: "store", never: &["axum"], ours: Some(&["store", "domain", "ids"]) },
     Room {
@@ -23,11 +24,11 @@ const ROOMS: &[Room] = &[
     Room {
         path: "http",
         never: &["sqlx"],
-        ours: Some(&["http", "coordinator", "domain", "ids", "config", "duration"]),
+        ours: Some(&["http", "coordinator", "access", "domain", "ids", "config", "duration"]),
     },
     Room { path: "embedded", never: &["axum"], ours: Some(&["embedded"]) },
-    Room { path: "cli", never: &["sqlx", "axum"], ours: Some(&["cli", "ids", "duration"]) },
-    Room { path: "config", never: &["sqlx", "axum", "tokio"], ours: Some(&["config", "duration"]) },
+    Room { path: "cli", never: &["sqlx", "axum"], ours: Some(&["cli", "access", "ids", "duration"]) },
+    Room { path: "config", never: &["sqlx", "axum", "tokio"], ours: Some(&["config", "access", "duration"]) },
     Room { path: "ids.rs", never: &["sqlx", "axum", "tokio"], ours: Some(&[]) },
     Room { path: "duration.rs", never: &["sqlx", "axum", "tokio"], ours: Some(&["duration"]) },
     Room { path: "main.rs", never: &["axum"], ours: None },
@@ -92,6 +93,20 @@ fn every_room_is_named_here() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let name = name.trim_end_matches(".rs");
         assert!(known.contains(&name) || free.contains(&name), "src/{name} is no room of the house");
+    }
+}
+
+/// All routes stand on one page, behind the guard or in the short list of those that are open: none is added elsewhere,
+/// where no test would know of it.
+#[test]
+fn routes_are_added_on_the_router_page_only() {
+    let allowed = ["http/mod.rs", "http/api.rs"].map(source);
+    for file in files(&source("http")).into_iter().chain([source("server.rs")]) {
+        let lines = code(&file).into_iter().take_while(|(_, line)| !line.contains("#[cfg(test)]"));
+        for (number, line) in lines.filter(|_| !allowed.contains(&file) && !file.ends_with("tests.rs")) {
+            let adds = [".route(", ".routes(", ".nest(", ".merge(", ".route_service(", ".nest_service(", "routes!("];
+            assert!(!adds.iter().any(|adds| line.contains(adds)), "{}:{number} adds a route: {line}", file.display());
+        }
     }
 }
 

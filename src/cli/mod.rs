@@ -3,4 +3,5 @@
 mod ambient;
 pub mod client;
 pub mod demo;
+pub mod token;
 pub mod worker;

@@ -15,7 +15,8 @@ const PREFIX: &str = "ROADSTEAD_";
 
 /// Variables with our prefix that are no settings: the command line's own, and what a task is told by the worker that
 /// runs it, in whose environment another of our programs may be started.
-const NOT_SETTINGS: [&str; 9] = [
+const NOT_SETTINGS: [&str; 10] = [
+    "ROADSTEAD_TOKEN",
     "ROADSTEAD_URL",
     "ROADSTEAD_LOG",
     "ROADSTEAD_DAG_NAME",
@@ -44,8 +45,7 @@ pub(super) struct Given {
 
 #[derive(Debug)]
 struct Read {
-    /// `None` when a list or a table stands where one value belongs.
-    text: Option<String>,
+    value: Value,
     origin: String,
 }
 
@@ -81,6 +81,9 @@ pub(super) fn merge(file: Option<&Path>, env: &[(String, String)], flags: &Flags
             merged = merged.merge(Source::of_value(name, key, text));
         }
     }
+    if flags.insecure {
+        merged = merged.merge(Source::of_value("--insecure", "http.insecure", "true"));
+    }
     let mut given = Given::default();
     let mut profiles = merged.data().expect("sources that are already parsed merge");
     given.flatten("", profiles.remove(&Profile::Default).unwrap_or_default(), &merged);
@@ -106,7 +109,7 @@ impl Given {
                 value => {
                     let origin = merged.get_metadata(value.tag());
                     let origin = origin.map_or_else(String::new, |found| found.name.to_string());
-                    self.values.insert(key, Read { text: scalar(&value), origin });
+                    self.values.insert(key, Read { value, origin });
                 }
             }
         }
@@ -114,10 +117,10 @@ impl Given {
 
     /// The setting of that key, or its default when no source has it. A value that `parse` refuses becomes a problem.
     pub(super) fn take<T>(&mut self, key: &str, default: T, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
-        let Some(Read { text, origin }) = self.values.remove(key) else {
+        let Some((value, origin)) = self.take_value(key) else {
             return default;
         };
-        let Some(text) = text else {
+        let Some(text) = scalar(&value) else {
             self.refuse(key, format!("{key} (from {origin}) is a list; write one value"));
             return default;
         };
@@ -131,6 +134,16 @@ impl Given {
             self.refuse(key, format!("{key} (from {origin}) was read as `{shown}`, which {reason}"));
             default
         })
+    }
+
+    /// What was read for a key, whatever it is, and where.
+    pub(super) fn take_value(&mut self, key: &str) -> Option<(Value, String)> {
+        self.values.remove(key).map(|read| (read.value, read.origin))
+    }
+
+    /// Whether a problem was noted with this key.
+    pub(super) fn was_refused(&self, key: &str) -> bool {
+        self.refused.contains(key)
     }
 
     /// Notes a problem unless `holds`. Says nothing when one of the two was refused by itself: then its default stands
@@ -154,14 +167,15 @@ impl Given {
         if self.problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid { problems: self.problems }) }
     }
 
-    fn refuse(&mut self, key: &str, problem: String) {
+    /// Notes a problem with a key.
+    pub(super) fn refuse(&mut self, key: &str, problem: String) {
         self.refused.insert(key.to_owned());
         self.problems.push(problem);
     }
 }
 
 /// The text of a value as it was written, so that `0`, `"0"` and a number without a unit are all judged by one parser.
-fn scalar(value: &Value) -> Option<String> {
+pub(super) fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(_, text) => Some(text.clone()),
         Value::Bool(_, truth) => Some(truth.to_string()),
@@ -174,6 +188,21 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
+/// The tables of a file.
+///
+/// # Errors
+///
+/// When it cannot be read or is not TOML. The line is named and not shown: it may hold a secret.
+pub(super) fn read_toml(path: &Path) -> Result<Dict, ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    Toml::from_str(&text).map_err(|error| {
+        let line = error.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
+        let line = line.map_or_else(String::new, |line| format!("line {line}: "));
+        ConfigError::NotToml { path: path.to_owned(), message: format!("{line}{}", error.message()) }
+    })
+}
+
 /// One file, variable or flag under its own name, so that each value can say where it comes from.
 struct Source {
     name: String,
@@ -182,11 +211,7 @@ struct Source {
 
 impl Source {
     fn of_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-        let data = Toml::from_str(&text)
-            .map_err(|error| ConfigError::NotToml { path: path.to_owned(), message: error.to_string() })?;
-        Ok(Self { name: path.display().to_string(), data })
+        Ok(Self { name: path.display().to_string(), data: read_toml(path)? })
     }
 
     fn of_value(name: &str, key: &str, text: &str) -> Self {

@@ -1,3 +1,5 @@
+mod auth;
+
 use std::path::PathBuf;
 
 use super::*;
@@ -75,6 +77,7 @@ fn a_file_sets_everything() {
     let text = r#"
         [http]
         listen = "0.0.0.0:80"
+        insecure = true
         [database]
         url = "postgres://ada@db/roadstead"
         data_dir = "/srv/data"
@@ -92,6 +95,7 @@ fn a_file_sets_everything() {
     "#;
     let config = load(text, &[], &Flags::default()).unwrap();
     assert_eq!(config.http.listen, "0.0.0.0:80".parse().unwrap());
+    assert!(config.http.insecure);
     assert_eq!(config.database.url.as_ref().unwrap().expose(), "postgres://ada@db/roadstead");
     assert_eq!(config.database.data_dir, Path::new("/srv/data"));
     assert_eq!(config.database.pg_bin_dir.as_deref(), Some(Path::new("/srv/bin")));
@@ -121,7 +125,7 @@ fn every_setting_has_a_name_in_the_environment() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 11, "all but the two database settings that have no default");
+    assert_eq!(seen, 12, "all but the two database settings that have no default");
     let config =
         from_env(&[("ROADSTEAD_DATABASE__PG_BIN_DIR", "/bin/pg"), ("DATABASE_URL", "postgres://x/y")]).unwrap();
     assert_eq!(config.database.pg_bin_dir.as_deref(), Some(Path::new("/bin/pg")));
@@ -150,6 +154,7 @@ fn flags_beat_environment_beats_file() {
     let flags = Flags {
         config: None,
         listen: Some("localhost:2".to_owned()),
+        insecure: false,
         database_url: Some("postgresql://h/d".to_owned()),
         data_dir: Some("/d".to_owned()),
         pg_bin_dir: Some("/b".to_owned()),

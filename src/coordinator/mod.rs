@@ -26,11 +26,14 @@ pub mod workers;
 pub mod claim;
 pub mod sweep;
 
-// What the verbs share.
+// What the verbs share, and who may use them.
+pub mod bounds;
 mod catalog;
+mod clock;
 pub mod error;
 mod expiry;
 mod holder;
+mod namespaces;
 mod record;
 mod signs;
 mod watch;
@@ -68,6 +71,7 @@ struct Parts {
     db: Db,
     settings: config::Coordinator,
     catalog: catalog::Catalog,
+    clock: clock::Clock,
     matchmaker: Matchmaker<poll::GivenTask>,
     watch: watch::Watch,
     feeds: feed::Feeds,
@@ -86,6 +90,7 @@ impl Coordinator {
             db,
             settings,
             catalog: catalog::Catalog::default(),
+            clock: clock::Clock::default(),
             matchmaker: Matchmaker::default(),
             watch: watch::Watch::default(),
             feeds: feed::Feeds::default(),

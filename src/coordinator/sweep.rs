@@ -50,6 +50,7 @@ impl Coordinator {
         let mut swept = Swept::default();
         let namespaces = {
             let mut conn = self.0.db.conn().await?;
+            self.0.clock.read(store::sweep::now(&mut conn).await?);
             store::sweep::namespaces(&mut conn).await?
         };
         for namespace in namespaces {

@@ -78,6 +78,12 @@ pub fn check_value(value: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The first label of `bounds` that `labels` lack or contradict.
+#[must_use]
+pub fn unmet<'a>(bounds: &'a Labels, labels: &Labels) -> Option<(&'a String, &'a String)> {
+    bounds.iter().find(|(key, value)| labels.get(*key) != Some(*value))
+}
+
 /// A label as the term it is matched by.
 #[must_use]
 pub fn term(key: &str, value: &str) -> String {
@@ -129,6 +135,24 @@ mod tests {
         }
         for bad in ["b\n", " b", "b ", "a,b", "a\u{0}", &"v".repeat(129)] {
             assert!(check_value(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_met_by_the_same_labels_and_any_more() {
+        let labels = |pairs: &[(&str, &str)]| -> Labels {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let bounds = labels(&[("gpu", ""), ("zone", "b")]);
+        assert_eq!(unmet(&bounds, &labels(&[("zone", "b"), ("gpu", ""), ("x", "y")])), None);
+        assert_eq!(unmet(&labels(&[]), &labels(&[])), None);
+        for (offered, key) in [
+            (&[("zone", "b")][..], "gpu"),
+            (&[("gpu", "")], "zone"),
+            (&[("gpu", ""), ("zone", "a")], "zone"),
+            (&[("gpu", ""), ("Zone", "b")], "zone"),
+        ] {
+            assert_eq!(unmet(&bounds, &labels(offered)).unwrap().0, key, "{offered:?}");
         }
     }
 

@@ -31,6 +31,15 @@ pub enum Refusal {
         /// Why it ended.
         ended: Option<EndReason>,
     },
+    /// The worker does not offer a label that the caller's token obliges it to.
+    OutOfBounds {
+        /// The label's key.
+        key: String,
+        /// The value it must have.
+        required: String,
+        /// The value it has.
+        offered: Option<String>,
+    },
     /// The claim this token stood for was not acknowledged in time, returned, or never existed.
     ClaimExpired(AttemptId),
     /// The lease this token stood for is gone, or it never stood for one.

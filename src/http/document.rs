@@ -4,6 +4,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi as Document, PathItem, Ref, RefOr, Required, Response, ResponseBuilder};
 
 use super::problem::{MEDIA_TYPE, Problem};
@@ -38,8 +39,17 @@ pub(super) struct Frame;
 /// Operations whose body may be left out, which the routes cannot say.
 const BODY_OPTIONAL: [&str; 2] = ["cancelRun", "registerWorker"];
 
-/// The document with the problems that every operation may answer.
+/// The name of the one security scheme.
+pub(super) const BEARER: &str = "bearer";
+
+/// The document with the security scheme, and with the problems that every operation may answer.
 pub(super) fn completed(mut document: Document) -> Document {
+    let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
+        "A token of the service's configuration. It belongs to one namespace, and to no other; an operation lists the \
+         scopes of which it needs one. A service without tokens takes every request, and is for one machine.",
+    ));
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(BEARER, SecurityScheme::Http(scheme.build()));
     for operation in document.paths.paths.values_mut().flat_map(operations) {
         if BODY_OPTIONAL.contains(&operation.operation_id.as_deref().unwrap_or_default())
             && let Some(RefOr::T(body)) = &mut operation.request_body
@@ -67,7 +77,8 @@ pub(super) fn answer(document: &str) -> impl IntoResponse + use<> {
     ([(header::CONTENT_TYPE, "application/json")], document.to_owned())
 }
 
-fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+/// The operations of a path.
+pub(super) fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut path.get, &mut path.put, &mut path.post, &mut path.delete].into_iter().filter_map(Option::as_mut)
 }
 

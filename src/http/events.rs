@@ -15,7 +15,6 @@ use super::problem::{FieldError, Problem, Verb, translate};
 use super::wire::events::{Event, EventList, HowMuch, ListEvents, Which};
 use crate::coordinator::feed::{EventFilter, Page};
 use crate::coordinator::{Coordinator, Error};
-use crate::ids::NamespaceId;
 
 /// How many events a stream reads at a time.
 const PAGE: i64 = 500;
@@ -54,17 +53,15 @@ pub(super) async fn list_events(
     Query(ListEvents { which, how_much }): Query<ListEvents>,
 ) -> Result<Json<EventList>, Problem> {
     let (after, filter) = (which.after, EventFilter::from(which));
-    let page = coordinator
-        .list_events(caller.namespace, after, &filter, how_much.limit, how_much.wait_seconds)
-        .await
-        .map_err(problem)?;
-    Ok(Json(EventList::of_feed(page)))
+    let read = coordinator.list_events(caller.namespace, after, &filter, how_much.limit, how_much.wait_seconds);
+    Ok(Json(EventList::of_feed(caller.while_valid(read).await?.map_err(problem)?)))
 }
 
 /// Stream events
 ///
 /// The events of listEvents as server-sent events, each with its position as `id`, its type as `event` and itself as
-/// `data`. A reader that comes back with `Last-Event-ID` goes on after it. The stream ends when the service stops.
+/// `data`. A reader that comes back with `Last-Event-ID` goes on after it. The stream ends when the service stops, and when the token
+/// expires.
 #[utoipa::path(
     get,
     path = "/v1/events/stream",
@@ -86,7 +83,7 @@ pub(super) async fn stream_events(
     let filter = EventFilter::from(which);
     // The first page is read before the stream begins, so that a position that cannot be had is a problem.
     let first = coordinator.list_events(caller.namespace, after, &filter, PAGE, Duration::ZERO).await;
-    let mut reader = Reader { coordinator, namespace: caller.namespace, filter, after, read: VecDeque::new() };
+    let mut reader = Reader { coordinator, caller, filter, after, read: VecDeque::new() };
     reader.take(first.map_err(problem)?);
     let events = stream::unfold(reader, async |mut reader| Some((reader.next().await?, reader)));
     let events = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE).text("keep-alive"));
@@ -107,7 +104,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
 /// One stream's place in the feed.
 struct Reader {
     coordinator: Coordinator,
-    namespace: NamespaceId,
+    caller: Caller,
     filter: EventFilter,
     after: i64,
     read: VecDeque<Frame>,
@@ -124,20 +121,24 @@ impl Reader {
         }));
     }
 
-    /// The next frame; none when the stream is over: the service stops, or the feed cannot be read on. A reader comes
-    /// back then, and is told why if it is told anything but events.
+    /// The next frame; none when the stream is over: the service stops, the token has expired, or the feed cannot be
+    /// read on. A reader comes back then, and is told why if it is told anything but events.
     async fn next(&mut self) -> Option<Result<Frame, Infallible>> {
         loop {
+            if self.caller.check().is_err() {
+                return None;
+            }
             if let Some(frame) = self.read.pop_front() {
                 return Some(Ok(frame));
             }
             if self.coordinator.is_closing() {
                 return None;
             }
-            let page = self.coordinator.list_events(self.namespace, self.after, &self.filter, PAGE, WAIT).await;
-            match page {
-                Ok(page) => self.take(page),
-                Err(error) => {
+            let page = self.coordinator.list_events(self.caller.namespace, self.after, &self.filter, PAGE, WAIT);
+            match self.caller.while_valid(page).await {
+                Ok(Ok(page)) => self.take(page),
+                Err(_) => return None,
+                Ok(Err(error)) => {
                     tracing::info!(%error, "a stream of events ends");
                     return None;
                 }

@@ -3,11 +3,13 @@
 //! Errors of the verbs meet HTTP in [`problem`], the framework's own are kept out by the extractors in [`extract`], and
 //! what is documented is what is routed: both come from the same list.
 
+mod api;
 mod attempts;
 mod document;
 mod events;
 mod extract;
 mod fallback;
+mod guard;
 mod health;
 mod json;
 mod problem;
@@ -18,53 +20,70 @@ mod workers;
 
 use axum::Router;
 use axum::extract::FromRef;
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
-use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use api::Api;
+use guard::Guard;
+
+use crate::access::{Keyring, Scope};
 use crate::coordinator::Coordinator;
 
-/// Every documented route.
-fn api() -> OpenApiRouter<Coordinator> {
-    OpenApiRouter::with_openapi(document::Frame::openapi())
+/// Every documented route, with the scopes of which a caller needs one.
+fn api() -> Api {
+    use Scope::{Admin, Dispatch, Read, Work};
+    Api::new(document::Frame::openapi())
         // Runs, for those who dispatch, read and cancel them.
-        .routes(routes!(runs::dispatch_run, runs::list_runs))
-        .routes(routes!(runs::get_run))
-        .routes(routes!(runs::cancel_run))
-        .routes(routes!(runs::list_run_events))
+        .route(&[Dispatch], routes!(runs::dispatch_run))
+        .route(&[Read], routes!(runs::list_runs))
+        .route(&[Read], routes!(runs::get_run))
+        .route(&[Dispatch, Admin], routes!(runs::cancel_run))
+        .route(&[Read], routes!(runs::list_run_events))
         // The feed of all events.
-        .routes(routes!(events::list_events))
-        .routes(routes!(events::stream_events))
+        .route(&[Read], routes!(events::list_events))
+        .route(&[Read], routes!(events::stream_events))
         // Workers, about themselves and for those who watch them.
-        .routes(routes!(workers::list_workers))
-        .routes(routes!(workers::register_worker, workers::get_worker, workers::deregister_worker))
-        .routes(routes!(workers::poll_tasks))
-        .routes(routes!(workers::heartbeat_worker))
+        .route(&[Read], routes!(workers::list_workers))
+        .route(&[Read], routes!(workers::get_worker))
+        .route(&[Work], routes!(workers::register_worker, workers::deregister_worker))
+        .route(&[Work], routes!(workers::poll_tasks))
+        .route(&[Work], routes!(workers::heartbeat_worker))
         // Attempts, for the workers that have them.
-        .routes(routes!(attempts::ack_attempt))
-        .routes(routes!(attempts::renew_attempt))
-        .routes(routes!(attempts::release_attempt))
-        .routes(routes!(attempts::report_attempt))
+        .route(&[Work], routes!(attempts::ack_attempt))
+        .route(&[Work], routes!(attempts::renew_attempt))
+        .route(&[Work], routes!(attempts::release_attempt))
+        .route(&[Work], routes!(attempts::report_attempt))
 }
 
-/// The whole interface, ready to be served.
-pub fn router(coordinator: Coordinator) -> Router {
-    let (router, document) = api().split_for_parts();
-    let document = document::served(document);
-    let router = router
-        .route("/livez", get(health::live))
-        .route("/readyz", get(health::ready))
-        .route("/openapi.json", get(move || std::future::ready(document::answer(&document))))
-        .with_state(coordinator);
-    finished(router)
+/// Every route outside the document. They are open to everyone, and tell nothing about anyone.
+fn outside(document: String) -> [(&'static str, MethodRouter<Coordinator>); 3] {
+    [
+        ("/livez", get(health::live)),
+        ("/readyz", get(health::ready)),
+        ("/openapi.json", get(move || std::future::ready(document::answer(&document)))),
+    ]
+}
+
+/// The whole interface, ready to be served, open to whom the keyring lets in.
+pub fn router(coordinator: Coordinator, keyring: Keyring) -> Router {
+    let (router, document) = api().guarded(&Guard::new(keyring, coordinator.clone()));
+    let outside = outside(document::served(document));
+    let router = outside.into_iter().fold(router, |router, (path, methods)| router.route(path, methods));
+    finished(router.with_state(coordinator))
 }
 
 /// The `OpenAPI` document of [`router`].
 #[must_use]
 pub fn openapi() -> Document {
-    document::completed(api().split_for_parts().1)
+    document::completed(api().document())
+}
+
+/// The paths of [`router`] that the document does not have: those that need no token.
+#[must_use]
+pub fn outside_the_document() -> Vec<&'static str> {
+    outside(String::new()).into_iter().map(|(path, _)| path).collect()
 }
 
 /// The router with what goes around every route: a request's id, its span, and a problem for all that goes wrong.

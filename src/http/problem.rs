@@ -118,6 +118,9 @@ impl IntoResponse for Problem {
         let status = StatusCode::from_u16(self.status).expect("it was a StatusCode when the problem was made");
         let body = serde_json::to_string(&self).expect("texts and numbers are JSON");
         let mut response = (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response();
+        if self.code == Code::Unauthenticated {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(seconds) = self.retry_after_seconds {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

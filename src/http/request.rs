@@ -56,6 +56,7 @@ fn span(request: &Request) -> Span {
         method = %request.method(),
         route,
         request_id,
+        token_name = Empty,
         dag_name = Empty,
         run_id = Empty,
         worker_id = Empty,

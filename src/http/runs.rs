@@ -111,8 +111,9 @@ pub(super) async fn get_run(
     Query(get): Query<GetRun>,
 ) -> Result<Json<DetailedRun>, Problem> {
     let with_payload = get.include == Some(Include::Payload);
-    let detail = coordinator.get_run(caller.namespace, &run.key(), get.wait(), with_payload).await.map_err(problem)?;
-    Ok(Json(detail.into()))
+    let key = run.key();
+    let read = coordinator.get_run(caller.namespace, &key, get.wait(), with_payload);
+    Ok(Json(caller.while_valid(read).await?.map_err(problem)?.into()))
 }
 
 /// Cancel a run

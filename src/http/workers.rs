@@ -7,6 +7,7 @@ use super::problem::{Problem, Verb, translate};
 use super::wire::sessions::{HeartbeatAnswer, HeartbeatRequest, RegisterAnswer, RegisterRequest};
 use super::wire::tasks::{PollRequest, Polled};
 use super::wire::workers::{Deregister, ListWorkers, Worker, WorkerList};
+use crate::coordinator::bounds::within;
 use crate::coordinator::{Coordinator, Error};
 
 fn problem(error: Error) -> Problem {
@@ -34,6 +35,7 @@ pub(super) async fn register_worker(
     Json(request): Json<RegisterRequest>,
 ) -> Result<Json<RegisterAnswer>, Problem> {
     let registration = request.into_registration(worker.worker_id);
+    within(caller.bounds(), &registration.labels).map_err(problem)?;
     let registered = coordinator.register_worker(caller.namespace, registration).await.map_err(problem)?;
     Ok(Json(registered.into()))
 }
@@ -58,7 +60,10 @@ pub(super) async fn poll_tasks(
     _: NoQuery,
     Json(request): Json<PollRequest>,
 ) -> Result<Json<Polled>, Problem> {
-    let answer = coordinator.poll_tasks(caller.namespace, request.into_poll(worker.worker_id)).await;
+    let poll = request.into_poll(worker.worker_id);
+    coordinator.oblige(caller.namespace, &poll.session, caller.bounds(), None).await.map_err(problem)?;
+    // A poll that is dropped loses nothing: what it was being given goes back to its place.
+    let answer = caller.while_valid(coordinator.poll_tasks(caller.namespace, poll)).await?;
     Ok(Json(answer.map_err(problem)?.into()))
 }
 
@@ -81,7 +86,10 @@ pub(super) async fn heartbeat_worker(
     _: NoQuery,
     Json(request): Json<HeartbeatRequest>,
 ) -> Result<Json<HeartbeatAnswer>, Problem> {
-    let answer = coordinator.heartbeat_worker(caller.namespace, request.into_beat(worker.worker_id)).await;
+    let beat = request.into_beat(worker.worker_id);
+    let bounds = caller.bounds();
+    coordinator.oblige(caller.namespace, &beat.session, bounds, beat.labels.as_ref()).await.map_err(problem)?;
+    let answer = coordinator.heartbeat_worker(caller.namespace, beat).await;
     Ok(Json(answer.map_err(problem)?.into()))
 }
 

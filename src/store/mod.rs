@@ -14,6 +14,7 @@ pub mod feed;
 pub mod intern;
 pub mod lock;
 pub mod migrate;
+pub mod namespace;
 pub mod pool;
 pub mod presence;
 pub mod read;

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed; helpers of tests are tests, too")]
 #![expect(clippy::disallowed_methods, reason = "what a test spawns ends with the test's runtime")]
 
+mod access;
 #[path = "../architecture.rs"]
 mod architecture;
 mod cancel;

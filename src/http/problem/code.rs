@@ -26,6 +26,10 @@ pub enum Code {
     MalformedJson,
     /// A part of the request breaks a rule.
     InvalidRequest,
+    /// No token, or none that is known and still good.
+    Unauthenticated,
+    /// The token is not good for this.
+    Forbidden,
     /// What is named does not exist.
     NotFound,
     /// The path exists, the method on it does not.
@@ -77,6 +81,8 @@ impl Code {
     pub const ALL: &'static [Self] = &[
         Self::MalformedJson,
         Self::InvalidRequest,
+        Self::Unauthenticated,
+        Self::Forbidden,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::PayloadTooLarge,
@@ -109,6 +115,8 @@ impl Code {
             Self::InvalidRequest => {
                 ("invalid-request", StatusCode::UNPROCESSABLE_ENTITY, "Invalid request", FixRequest)
             }
+            Self::Unauthenticated => ("unauthenticated", StatusCode::UNAUTHORIZED, "Unauthenticated", GiveUp),
+            Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, "Forbidden", GiveUp),
             Self::NotFound => ("not-found", StatusCode::NOT_FOUND, "Not found", FixRequest),
             Self::MethodNotAllowed => {
                 ("method-not-allowed", StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", FixRequest)

@@ -71,6 +71,14 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
             Problem::new(Code::UnknownSession, format!("the session {session_id} of worker {worker_id} {why}"))
                 .with_action(action)
         }
+        Refusal::OutOfBounds { key, required, offered } => {
+            let found = match offered {
+                Some(value) => format!("this one offers {key}={value}"),
+                None => format!("this one has no label {key}"),
+            };
+            let rule = format!("this token obliges its workers to offer the label {key}={required}");
+            Problem::new(Code::Forbidden, format!("{rule}; {found}"))
+        }
         Refusal::ClaimExpired(attempt_id) => Problem::new(
             Code::ClaimExpired,
             format!("this token holds no claim on attempt {attempt_id}: it was not acknowledged in time, or went back"),
@@ -155,6 +163,13 @@ mod tests {
             (session(Some(EndReason::Left)), Verb::Worker, "unknown-session", 409, "register"),
             (session(Some(EndReason::Lapsed)), Verb::Worker, "unknown-session", 409, "register"),
             (session(Some(EndReason::Replaced)), Verb::Worker, "unknown-session", 409, "give_up"),
+            (
+                Refusal::OutOfBounds { key: "zone".into(), required: "b".into(), offered: None },
+                Verb::Worker,
+                "forbidden",
+                403,
+                "give_up",
+            ),
             (Refusal::ClaimExpired(attempt), Verb::Attempt, "claim-expired", 409, "stop_attempt"),
             (Refusal::LeaseLost(attempt), Verb::Attempt, "lease-lost", 409, "stop_attempt"),
             (

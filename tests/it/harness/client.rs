@@ -11,6 +11,7 @@ use super::document;
 pub struct Client {
     http: reqwest::Client,
     url: String,
+    token: Option<String>,
 }
 
 /// An answer: status, headers and JSON.
@@ -44,7 +45,12 @@ impl Client {
         // Tests of other parts may have installed it before.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().timeout(Duration::from_secs(70)).no_proxy().build().unwrap();
-        Self { http, url: url.to_owned() }
+        Self { http, url: url.to_owned(), token: None }
+    }
+
+    /// The same service, spoken to with a token.
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
     pub fn url(&self) -> &str {
@@ -70,7 +76,11 @@ impl Client {
     }
 
     pub fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url))
+        let request = self.http.request(method, format!("{}{path}", self.url));
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
     }
 
     pub async fn get(&self, path: &str) -> Reply {
