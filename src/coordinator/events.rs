@@ -30,6 +30,6 @@ impl Coordinator {
             }
             Ok(events)
         };
-        self.patiently(read).await
+        super::patiently(read).await
     }
 }

@@ -70,7 +70,7 @@ impl Coordinator {
         loop {
             // Marked before the read: what is stamped from here on ends the wait.
             reached.mark_unchanged();
-            let page = self.patiently(self.page(namespace, after, filter, limit)).await?;
+            let page = super::patiently(self.page(namespace, after, filter, limit)).await?;
             let full_look = page.seen - after >= store::feed::SCAN;
             if !page.entries.is_empty() || Instant::now() >= until || self.0.closing.is_cancelled() {
                 return Ok(page);

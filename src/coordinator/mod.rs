@@ -171,14 +171,6 @@ impl Coordinator {
         }
     }
 
-    /// Reads as long as a database that is there may take.
-    async fn patiently<T, E: Into<Fault>>(&self, read: impl Future<Output = Result<T, E>>) -> Result<T, Error> {
-        match tokio::time::timeout(PATIENCE, read).await {
-            Ok(read) => read.map_err(|error| error.into().into()),
-            Err(_) => Err(Error::Unavailable(format!("no answer within {PATIENCE:?}"))),
-        }
-    }
-
     /// Tells the sweeper that something is due now.
     fn sweep_soon(&self) {
         self.0.due.notify_one();
@@ -204,5 +196,19 @@ impl Coordinator {
     /// Tells parked polls that a task of a selector may be claimable.
     fn wake(&self, namespace: NamespaceId, fitting: &[i64]) {
         self.0.matchmaker.wake(namespace, fitting);
+    }
+}
+
+/// Reads as long as a database that is there may take.
+fn patiently<T, E: Into<Fault>>(
+    read: impl Future<Output = Result<T, E>> + Send,
+) -> impl Future<Output = Result<T, Error>> + Send {
+    // On the heap: it would be in the future of every caller otherwise.
+    let read = Box::pin(read);
+    async move {
+        match tokio::time::timeout(PATIENCE, read).await {
+            Ok(read) => read.map_err(|error| error.into().into()),
+            Err(_) => Err(Error::Unavailable(format!("no answer within {PATIENCE:?}"))),
+        }
     }
 }

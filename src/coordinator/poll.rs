@@ -180,7 +180,7 @@ impl Coordinator {
             let mut conn = self.0.db.conn().await?;
             store::worker::news(&mut conn, namespace, session).await
         };
-        match self.patiently::<_, store::Error>(read).await? {
+        match super::patiently::<_, store::Error>(read).await? {
             Some(store::worker::News { ended: None, drain, cancel }) => {
                 Ok(PollAnswer { cancel, drain, poll_after: Some(POLL_AFTER), ..PollAnswer::default() })
             }

@@ -66,7 +66,7 @@ impl Coordinator {
             _ => None,
         };
         loop {
-            let run = self.patiently(self.read(namespace, key)).await?;
+            let run = super::patiently(self.read(namespace, key)).await?;
             let (Some(wait), Some(watcher), Some(until)) = (wait, &mut watcher, until) else {
                 return self.detail(namespace, key, run, with_payload).await;
             };
@@ -96,7 +96,7 @@ impl Coordinator {
             let found = store::read::runs(&mut conn, namespace, &keys).await?;
             self.snapshots(&mut conn, namespace, found).await
         };
-        self.patiently::<_, store::Error>(read).await
+        super::patiently::<_, store::Error>(read).await
     }
 
     /// A run as it is now.
@@ -118,7 +118,7 @@ impl Coordinator {
             let mut conn = self.0.db.conn().await?;
             store::read::detail(&mut conn, namespace, key, with_payload).await
         };
-        let detail = self.patiently::<_, store::Error>(read).await?;
+        let detail = super::patiently::<_, store::Error>(read).await?;
         Ok(RunDetail {
             run,
             output: detail.output,

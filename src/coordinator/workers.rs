@@ -14,7 +14,7 @@ impl Coordinator {
     /// # Errors
     /// [`Refusal::NoSuchWorker`].
     pub async fn get_worker(&self, namespace: NamespaceId, worker_id: &WorkerId) -> Result<WorkerView, Error> {
-        self.patiently(self.worker(namespace, worker_id)).await
+        super::patiently(self.worker(namespace, worker_id)).await
     }
 
     /// A page of workers, by name.
@@ -26,7 +26,7 @@ impl Coordinator {
             let mut conn = self.0.db.conn().await?;
             store::worker::views(&mut conn, namespace, None, &filter).await
         };
-        self.patiently::<_, store::Error>(read).await
+        super::patiently::<_, store::Error>(read).await
     }
 
     pub(super) async fn worker(&self, namespace: NamespaceId, worker_id: &WorkerId) -> Result<WorkerView, Fault> {

@@ -207,7 +207,11 @@ async fn a_database_that_does_not_answer_keeps_nobody_waiting() {
     until("the poll is parked", async || client.get("/v1/workers/w").await.ok()["state"] == "healthy").await;
 
     let frozen = postgres_processes(&data_dir);
-    let signal = |signal| frozen.iter().for_each(|pid| drop(kill(*pid, signal)));
+    let signal = |signal| {
+        for pid in &frozen {
+            let _ = kill(*pid, signal);
+        }
+    };
     signal(Signal::SIGSTOP);
     let begun = Instant::now();
     let (dispatch, read) = tokio::join!(
