@@ -17,6 +17,7 @@ mod harness;
 mod hold_model;
 mod holds;
 mod leases;
+mod pages;
 mod plans;
 mod process;
 mod reads;

@@ -7,7 +7,7 @@ use crate::http::openapi;
 /// The committed document, from which clients are generated.
 const COMMITTED: &str = include_str!("../../../openapi/openapi.json");
 
-const OPERATIONS: [(&str, &str, &str); 15] = [
+const OPERATIONS: [(&str, &str, &str); 17] = [
     ("ackAttempt", "post", "/v1/attempts/{attempt_id}/ack"),
     ("cancelRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/cancel"),
     ("deregisterWorker", "delete", "/v1/workers/{worker_id}"),
@@ -15,6 +15,7 @@ const OPERATIONS: [(&str, &str, &str); 15] = [
     ("getRun", "get", "/v1/dags/{dag_name}/runs/{run_id}"),
     ("getWorker", "get", "/v1/workers/{worker_id}"),
     ("heartbeatWorker", "post", "/v1/workers/{worker_id}/heartbeat"),
+    ("listEvents", "get", "/v1/events"),
     ("listRunEvents", "get", "/v1/dags/{dag_name}/runs/{run_id}/events"),
     ("listRuns", "get", "/v1/runs"),
     ("listWorkers", "get", "/v1/workers"),
@@ -23,6 +24,7 @@ const OPERATIONS: [(&str, &str, &str); 15] = [
     ("releaseAttempt", "post", "/v1/attempts/{attempt_id}/release"),
     ("renewAttempt", "post", "/v1/attempts/{attempt_id}/renew"),
     ("reportAttempt", "post", "/v1/attempts/{attempt_id}/report"),
+    ("streamEvents", "get", "/v1/events/stream"),
 ];
 
 fn document() -> Value {
