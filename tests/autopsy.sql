@@ -132,3 +132,10 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'i
 -- an advisory lock was left
 SELECT pid FROM pg_locks WHERE locktype = 'advisory'
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
+
+-- a run and the rows by which its labels are found do not say the same
+SELECT r.dag_name, r.run_id, r.labels FROM run r
+WHERE r.labels <> coalesce((
+    SELECT jsonb_object_agg(split_part(l.term, '=', 1), substr(l.term, strpos(l.term, '=') + 1)) FROM run_label l
+    WHERE l.namespace_id = r.namespace_id AND l.dag_name = r.dag_name AND l.run_id = r.run_id
+      AND l.created_at = r.created_at), '{}');

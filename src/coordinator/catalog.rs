@@ -67,17 +67,44 @@ impl Catalog {
         no: SelectorNo,
         upto: i64,
     ) -> store::Result<Fitting> {
-        let known = self.fitting_selector.get(&(namespace, no));
-        if let Some(known) = known.clone().filter(|known| known.upto >= upto) {
-            return Ok(known);
+        let mut fitting = self.label_sets_fitting_each(tx, namespace, &[no], upto).await?;
+        Ok(fitting.swap_remove(0).1)
+    }
+
+    /// The label sets that fit each of these selectors, in their order, among those up to `upto` at least. What is not
+    /// known of any of them is asked for at once.
+    async fn label_sets_fitting_each(
+        &self,
+        tx: &mut store::Conn,
+        namespace: NamespaceId,
+        nos: &[SelectorNo],
+        upto: i64,
+    ) -> store::Result<Vec<(SelectorNo, Fitting)>> {
+        let known = |no: &SelectorNo| (*no, self.fitting_selector.get(&(namespace, *no)));
+        let mut all: Vec<(SelectorNo, Option<Fitting>)> = nos.iter().map(known).collect();
+        let wanting = |known: &Option<Fitting>| known.as_ref().is_none_or(|known| known.upto < upto);
+        let ask: Vec<(SelectorNo, i64)> = all
+            .iter()
+            .filter(|(_, known)| wanting(known))
+            .map(|(no, known)| (*no, known.as_ref().map_or(0, |known| known.upto)))
+            .collect();
+        if !ask.is_empty() {
+            let selectors = self.selectors(tx, namespace, ask.iter().map(|(no, _)| *no)).await?;
+            let (last, found) = store::intern::label_sets_for(tx, namespace, &ask).await?;
+            let mut more: HashMap<SelectorNo, Vec<i64>> = HashMap::new();
+            for (no, label_set_no, offer) in found {
+                if selectors.get(&no).is_some_and(|selector| selector.fits(&offer)) {
+                    more.entry(no).or_default().push(label_set_no.0);
+                }
+            }
+            for (no, known) in all.iter_mut().filter(|(_, known)| wanting(known)) {
+                let more = more.remove(no).unwrap_or_default();
+                let fitting = known.take().unwrap_or_default().and(last, more.into_iter());
+                self.fitting_selector.put((namespace, *no), fitting.clone());
+                *known = Some(fitting);
+            }
         }
-        let known = known.unwrap_or_default();
-        let selector = self.selector(tx, namespace, no).await?;
-        let (last, found) = store::intern::label_sets_with(tx, namespace, &selector.terms(), known.upto).await?;
-        let fitting = found.into_iter().filter(|(_, offer)| selector.fits(offer)).map(|(no, _)| no.0);
-        let fitting = known.and(last, fitting);
-        self.fitting_selector.put((namespace, no), fitting.clone());
-        Ok(fitting)
+        Ok(all.into_iter().map(|(no, known)| (no, known.unwrap_or_default())).collect())
     }
 
     /// The selectors that a label set fits, among those up to `upto` at least.
@@ -119,6 +146,34 @@ impl Catalog {
         }
     }
 
+    /// How the workers stand to each of these selectors at one moment; as [`Self::situation`], by one statement for all.
+    pub async fn situations(
+        &self,
+        tx: &mut store::Conn,
+        namespace: NamespaceId,
+        nos: &[SelectorNo],
+    ) -> store::Result<HashMap<SelectorNo, (Situation, Fitting)>> {
+        if let [no] = nos {
+            return Ok(HashMap::from([(*no, self.situation(tx, namespace, *no).await?)]));
+        }
+        let mut upto = 0;
+        while !nos.is_empty() {
+            let fitting = self.label_sets_fitting_each(tx, namespace, nos, upto).await?;
+            let numbers: Vec<_> = fitting.iter().map(|(no, fitting)| (*no, Arc::clone(&fitting.numbers))).collect();
+            let seen = store::situation::read_all(tx, namespace, &numbers).await?;
+            let fitting: HashMap<SelectorNo, Fitting> = fitting.into_iter().collect();
+            let known = fitting.values().map(|fitting| fitting.upto).min().unwrap_or_default();
+            upto = seen.iter().map(|(_, seen)| seen.last_label_set_no).max().unwrap_or_default();
+            if upto <= known {
+                let situation = |(no, seen): (SelectorNo, store::situation::Seen)| {
+                    Some((no, (seen.situation, fitting.get(&no)?.clone())))
+                };
+                return Ok(seen.into_iter().filter_map(situation).collect());
+            }
+        }
+        Ok(HashMap::new())
+    }
+
     /// The label set of a number.
     pub async fn label_set(
         &self,
@@ -134,18 +189,28 @@ impl Catalog {
         Ok(offer)
     }
 
-    async fn selector(
+    async fn selectors(
         &self,
         tx: &mut store::Conn,
         namespace: NamespaceId,
-        no: SelectorNo,
-    ) -> store::Result<Arc<Selector>> {
-        if let Some(selector) = self.selectors.get(&(namespace, no)) {
-            return Ok(selector);
+        nos: impl Iterator<Item = SelectorNo>,
+    ) -> store::Result<HashMap<SelectorNo, Arc<Selector>>> {
+        let mut known = HashMap::new();
+        let mut ask = Vec::new();
+        for no in nos {
+            match self.selectors.get(&(namespace, no)) {
+                Some(selector) => _ = known.insert(no, selector),
+                None => ask.push(no),
+            }
         }
-        let selector = Arc::new(store::intern::selector_of(tx, namespace, no).await?);
-        self.selectors.put((namespace, no), Arc::clone(&selector));
-        Ok(selector)
+        if !ask.is_empty() {
+            for (no, selector) in store::intern::selectors_of(tx, namespace, &ask).await? {
+                let selector = Arc::new(selector);
+                self.selectors.put((namespace, no), Arc::clone(&selector));
+                known.insert(no, selector);
+            }
+        }
+        Ok(known)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod cancel;
 pub mod dispatch;
 pub mod events;
 pub mod feed;
+pub mod list;
 pub mod runs;
 
 // What workers do.

@@ -1,7 +1,7 @@
 //! Saving transitions with their events, and telling those who wait for them: the one way a run changes.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
@@ -140,30 +140,23 @@ impl Coordinator {
         Ok(RunSnapshot::of(run, Some(&waiting)))
     }
 
-    /// Runs as they are read, each distinct selector's situation looked up once.
+    /// Runs as they are read, the situations of their distinct selectors looked up at once.
     pub(super) async fn snapshots(
         &self,
         conn: &mut Conn,
         namespace: NamespaceId,
-        found: Vec<store::read::Found>,
+        found: &[store::read::Found],
     ) -> store::Result<Vec<RunSnapshot>> {
-        let mut seen: HashMap<SelectorNo, Situation> = HashMap::new();
-        let mut snapshots = Vec::with_capacity(found.len());
-        for store::read::Found { run, task } in found {
-            let waiting = match task {
-                Some((hold, claimed)) => {
-                    let situation = match seen.get(&run.selector_no) {
-                        Some(situation) => *situation,
-                        None => self.0.catalog.situation(conn, namespace, run.selector_no).await?.0,
-                    };
-                    seen.insert(run.selector_no, situation);
-                    Some(Waiting { hold, claimed, situation })
-                }
-                None => None,
-            };
-            snapshots.push(RunSnapshot::of(&run, waiting.as_ref()));
-        }
-        Ok(snapshots)
+        let waiting = found.iter().filter(|found| found.task.is_some()).map(|found| found.run.selector_no);
+        let distinct: Vec<SelectorNo> = waiting.collect::<BTreeSet<_>>().into_iter().collect();
+        let seen = self.0.catalog.situations(conn, namespace, &distinct).await?;
+        let snapshot = |store::read::Found { run, task }: &store::read::Found| {
+            let waiting = task.clone().zip(seen.get(&run.selector_no));
+            let waiting =
+                waiting.map(|((hold, claimed), (situation, _))| Waiting { hold, claimed, situation: *situation });
+            RunSnapshot::of(run, waiting.as_ref())
+        };
+        Ok(found.iter().map(snapshot).collect())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reading runs: one, with a wait for its change, or a page.
+//! Reading one run, with a wait for its change.
 
 use std::time::Duration;
 
@@ -10,8 +10,6 @@ use crate::domain::refusal::Refusal;
 use crate::domain::snapshot::RunSnapshot;
 use crate::ids::{NamespaceId, RunKey};
 use crate::store::{self, create::Payload};
-
-pub use crate::store::read::RunFilter;
 
 /// What a read waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,25 +83,12 @@ impl Coordinator {
         }
     }
 
-    /// A page of runs.
-    ///
-    /// # Errors
-    /// Of the database.
-    pub async fn list_runs(&self, namespace: NamespaceId, filter: RunFilter) -> Result<Vec<RunSnapshot>, Error> {
-        let read = async {
-            let mut conn = self.0.db.conn().await?;
-            let keys = store::read::keys(&mut conn, namespace, &filter).await?;
-            let found = store::read::runs(&mut conn, namespace, &keys).await?;
-            self.snapshots(&mut conn, namespace, found).await
-        };
-        super::patiently::<_, store::Error>(read).await
-    }
-
     /// A run as it is now.
     pub(super) async fn read(&self, namespace: NamespaceId, key: &RunKey) -> Result<RunSnapshot, Fault> {
         let mut conn = self.0.db.conn().await?;
         let found = store::read::runs(&mut conn, namespace, std::slice::from_ref(key)).await?;
-        let found = self.snapshots(&mut conn, namespace, found).await?;
+        let found = found.into_iter().collect::<store::Result<Vec<_>>>()?;
+        let found = self.snapshots(&mut conn, namespace, &found).await?;
         found.into_iter().next().ok_or_else(|| Refusal::NoSuchRun(key.clone()).into())
     }
 

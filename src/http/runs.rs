@@ -74,7 +74,9 @@ fn path(dag_name: &str, run_id: &str) -> String {
 
 /// List runs
 ///
-/// The newest first, or the oldest. A list never carries payloads, outputs or progress.
+/// The newest first, or the oldest, by when they were first dispatched. Read on with `next_cursor` as `cursor`: every
+/// run that passes the filter all the while comes exactly once, whatever happens meanwhile. A page may be short, even
+/// empty, although more follows. A list never carries payloads, outputs or progress.
 #[utoipa::path(
     get,
     path = "/v1/runs",
@@ -88,8 +90,10 @@ pub(super) async fn list_runs(
     caller: Caller,
     Query(list): Query<ListRuns>,
 ) -> Result<Json<RunList>, Problem> {
-    let runs = coordinator.list_runs(caller.namespace, list.into()).await.map_err(problem)?;
-    Ok(Json(RunList { runs }))
+    let (mark, reason, limit) = (list.mark(), list.reason, list.limit);
+    let after = list.cursor.clone();
+    let page = coordinator.list_runs(caller.namespace, list.into(), reason, after, limit).await.map_err(problem)?;
+    Ok(Json(RunList { runs: page.items, next_cursor: page.next.map(|ended| mark.cursor(&ended)) }))
 }
 
 /// Read a run

@@ -117,7 +117,8 @@ pub(super) async fn deregister_worker(
 
 /// List workers
 ///
-/// By name, each with its latest session.
+/// By name, each with its latest session. Read on with `next_cursor` as `cursor`. A page may be short, even empty,
+/// although more follows.
 #[utoipa::path(
     get,
     path = "/v1/workers",
@@ -131,8 +132,11 @@ pub(super) async fn list_workers(
     caller: Caller,
     Query(list): Query<ListWorkers>,
 ) -> Result<Json<WorkerList>, Problem> {
-    let views = coordinator.list_workers(caller.namespace, list.into()).await.map_err(problem)?;
-    Ok(Json(WorkerList { workers: views.into_iter().map(Worker::from).collect() }))
+    let (mark, limit) = (list.mark(), list.limit);
+    let after = list.cursor.clone();
+    let page = coordinator.list_workers(caller.namespace, list.into(), after, limit).await.map_err(problem)?;
+    let workers = page.items.into_iter().map(Worker::from).collect();
+    Ok(Json(WorkerList { workers, next_cursor: page.next.map(|ended| mark.cursor(&ended)) }))
 }
 
 /// Read a worker

@@ -4,6 +4,7 @@ use sqlx::PgConnection;
 
 use super::error::{Error, Result};
 use super::rows;
+use crate::domain::labels;
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
 use crate::ids::{Digest, NamespaceId, RunKey};
 
@@ -47,6 +48,7 @@ pub async fn create(
     let run = transition.run();
     let (root_dag, root_run) = names(run.root.as_ref());
     let (parent_dag, parent_run) = names(run.parent.as_ref());
+    let labels: Vec<String> = run.labels.iter().map(|(key, value)| labels::term(key, value)).collect();
     let created = sqlx::query_scalar!(
         r#"/* store::create::create */
         WITH k AS (
@@ -75,6 +77,9 @@ pub async fn create(
         ), p AS (
             INSERT INTO payload (namespace_id, dag_name, run_id, definition, params, context)
             SELECT $1, $4, $5, $22, $23, $24 FROM r
+        ), l AS (
+            INSERT INTO run_label (namespace_id, term, created_at, dag_name, run_id)
+            SELECT $1, term, $6, $4, $5 FROM r CROSS JOIN unnest($28::text[]) AS term
         ), e AS (
             INSERT INTO event (namespace_id, dag_name, run_id, run_seq, event_id, type, occurred_at, data)
             SELECT $1, $4, $5, $8, $25, $26, $6, $27 FROM r
@@ -109,6 +114,7 @@ pub async fn create(
         event.id,
         transition.event().as_str(),
         event.data,
+        &labels,
     )
     .fetch_one(conn)
     .await?;

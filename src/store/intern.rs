@@ -112,30 +112,37 @@ pub async fn selectors_within(
     Ok((last, readable(found).map(|(no, selector)| (SelectorNo(no), selector)).collect()))
 }
 
-/// Label sets with numbers above `after` that hold all these terms, with the last number taken so far.
+/// For each of these selectors the label sets with numbers above its own `after` that hold its equality terms, with the
+/// last number taken so far. One statement for all of them. Candidates: [`Selector::fits`] decides.
 ///
 /// # Errors
 /// Of the database.
-pub async fn label_sets_with(
+pub async fn label_sets_for(
     conn: &mut PgConnection,
     namespace: NamespaceId,
-    terms: &[String],
-    after: i64,
-) -> Result<(i64, Vec<(LabelSetNo, LabelSet)>)> {
+    selectors: &[(SelectorNo, i64)],
+) -> Result<(i64, Vec<(SelectorNo, LabelSetNo, LabelSet)>)> {
     let last = counters(conn, namespace).await?.1;
+    let (nos, after): (Vec<i64>, Vec<i64>) = selectors.iter().map(|(no, after)| (no.0, *after)).unzip();
     let found = sqlx::query!(
-        r#"/* store::intern::label_sets_with */
-        SELECT label_set_no, canonical FROM label_set
-        WHERE namespace_id = $1 AND terms @> $2 AND label_set_no > $3 AND label_set_no <= $4"#,
+        r#"/* store::intern::label_sets_for */
+        SELECT k.selector_no AS "selector_no!", l.label_set_no, l.canonical
+        FROM unnest($2::bigint[], $3::bigint[]) AS k(selector_no, after)
+        CROSS JOIN LATERAL (
+            SELECT terms FROM selector WHERE namespace_id = $1 AND selector_no = k.selector_no LIMIT 1) s
+        JOIN label_set l ON l.namespace_id = $1 AND l.terms @> s.terms AND l.label_set_no > k.after
+            AND l.label_set_no <= $4"#,
         namespace.0,
-        terms,
-        after,
+        &nos,
+        &after,
         last,
     )
     .fetch_all(conn)
     .await?;
-    let found = found.into_iter().map(|row| (row.label_set_no, offer(&row.canonical)));
-    Ok((last, readable(found).map(|(no, offer)| (LabelSetNo(no), offer)).collect()))
+    let found = found
+        .into_iter()
+        .map(|row| (row.label_set_no, offer(&row.canonical).map(|offer| (SelectorNo(row.selector_no), offer))));
+    Ok((last, readable(found).map(|(no, (selector, offer))| (selector, LabelSetNo(no), offer)).collect()))
 }
 
 /// Leaves out what cannot be read: it fits nothing for as long as this process lives, and stops nobody else.
@@ -149,20 +156,28 @@ fn readable<T>(found: impl Iterator<Item = (i64, Result<T>)>) -> impl Iterator<I
     })
 }
 
-/// The selector of a number.
+/// The selectors of these numbers.
 ///
 /// # Errors
-/// [`Error::Unreadable`] when there is none.
-pub async fn selector_of(conn: &mut PgConnection, namespace: NamespaceId, no: SelectorNo) -> Result<Selector> {
-    let canonical = sqlx::query_scalar!(
-        r#"/* store::intern::selector_of */
-        SELECT canonical FROM selector WHERE namespace_id = $1 AND selector_no = $2"#,
+/// [`Error::Unreadable`] when one of them does not exist or cannot be read.
+pub async fn selectors_of(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    nos: &[SelectorNo],
+) -> Result<Vec<(SelectorNo, Selector)>> {
+    let numbers: Vec<i64> = nos.iter().map(|no| no.0).collect();
+    let rows = sqlx::query!(
+        r#"/* store::intern::selectors_of */
+        SELECT selector_no, canonical FROM selector WHERE namespace_id = $1 AND selector_no = ANY($2)"#,
         namespace.0,
-        no.0,
+        &numbers,
     )
-    .fetch_optional(conn)
+    .fetch_all(conn)
     .await?;
-    rows::selector(&canonical.ok_or_else(|| Error::Unreadable(format!("there is no selector {}", no.0)))?)
+    if let Some(missing) = numbers.iter().find(|no| rows.iter().all(|row| row.selector_no != **no)) {
+        return Err(Error::Unreadable(format!("there is no selector {missing}")));
+    }
+    rows.into_iter().map(|row| Ok((SelectorNo(row.selector_no), rows::selector(&row.canonical)?))).collect()
 }
 
 /// The label set of a number.

@@ -12,6 +12,7 @@ pub mod error;
 pub mod event;
 pub mod feed;
 pub mod intern;
+pub mod list;
 pub mod lock;
 pub mod migrate;
 pub mod namespace;

@@ -7,9 +7,8 @@ use super::error::Result;
 use super::rows::{self, RunRow};
 use crate::domain::Timestamp;
 use crate::domain::hold::Hold;
-use crate::domain::labels::Labels;
-use crate::domain::run::{Run, Status};
-use crate::ids::{DagName, NamespaceId, RunId, RunKey, WorkerId};
+use crate::domain::run::Run;
+use crate::ids::{NamespaceId, RunKey, WorkerId};
 
 /// A run with its task's hold and claim, while there is one.
 #[derive(Debug, Clone)]
@@ -20,11 +19,12 @@ pub struct Found {
     pub task: Option<(Hold, Option<(WorkerId, Timestamp)>)>,
 }
 
-/// Reads these runs, in the order given; those that do not exist are left out.
+/// Reads these runs, in the order given; those that do not exist are left out. One that cannot be read is an error in
+/// its place and stops none of the others.
 ///
 /// # Errors
 /// Of the database.
-pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKey]) -> Result<Vec<Found>> {
+pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKey]) -> Result<Vec<Result<Found>>> {
     let dags: Vec<String> = keys.iter().map(|key| key.dag_name.to_string()).collect();
     let ids: Vec<String> = keys.iter().map(|key| key.run_id.to_string()).collect();
     let rows = sqlx::query!(
@@ -50,7 +50,8 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter()
+    let found = rows
+        .into_iter()
         .map(|row| {
             let task = match (row.hold_from, row.hold_wait_micros) {
                 (Some(from), Some(wait)) => {
@@ -94,87 +95,8 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
             };
             Ok(Found { run: Run::try_from(run)?, task })
         })
-        .collect()
-}
-
-/// Which runs a list asks for. Absent filters let everything through.
-#[derive(Debug, Clone, Default)]
-pub struct RunFilter {
-    /// Their status.
-    pub status: Option<Status>,
-    /// Their DAG.
-    pub dag_name: Option<DagName>,
-    /// The run id of the run at the top of their family.
-    pub root_run_id: Option<RunId>,
-    /// The run id of the run that dispatched them.
-    pub parent_run_id: Option<RunId>,
-    /// The worker that has them, or had them last.
-    pub worker_id: Option<WorkerId>,
-    /// Labels they carry, all of them.
-    pub labels: Labels,
-    /// Dispatched at or after.
-    pub created_after: Option<Timestamp>,
-    /// Dispatched before.
-    pub created_before: Option<Timestamp>,
-    /// Oldest first, else newest first.
-    pub oldest_first: bool,
-    /// How many at the most.
-    pub limit: i64,
-}
-
-/// The keys of the runs that pass a filter, in the order asked for.
-///
-/// # Errors
-/// Of the database.
-pub async fn keys(conn: &mut PgConnection, namespace: NamespaceId, filter: &RunFilter) -> Result<Vec<RunKey>> {
-    let labels = (!filter.labels.is_empty()).then(|| serde_json::json!(filter.labels));
-    let status = filter.status.map(Status::as_str);
-    let unfinished = filter.status.map(|status| !status.is_terminal());
-    /// One statement per direction, so that each reads its index in order and stops at the limit.
-    macro_rules! select {
-        ($name:literal, $order:literal) => {
-            sqlx::query!(
-                "/* store::read::keys ("
-                    + $name
-                    + r#") */
-                SELECT dag_name, run_id FROM run
-                WHERE namespace_id = $1
-                  AND ($2::text IS NULL OR status = $2)
-                  AND ($3::bool IS NOT TRUE OR finished_at IS NULL)
-                  AND ($4::text IS NULL OR dag_name = $4)
-                  AND ($5::text IS NULL OR root_run_id = $5)
-                  AND ($6::text IS NULL OR parent_run_id = $6)
-                  AND ($7::text IS NULL OR worker_id = $7 OR (status = 'queued' AND attempt_id IN (
-                      SELECT attempt_id FROM task
-                      WHERE namespace_id = $1 AND worker_id = $7 AND claim_until IS NOT NULL)))
-                  AND ($8::jsonb IS NULL OR labels @> $8)
-                  AND ($9::timestamptz IS NULL OR created_at >= $9)
-                  AND ($10::timestamptz IS NULL OR created_at < $10)
-                ORDER BY "#
-                    + $order
-                    + " LIMIT $11",
-                namespace.0,
-                status,
-                unfinished,
-                filter.dag_name.as_ref().map(DagName::as_str),
-                filter.root_run_id.as_ref().map(RunId::as_str),
-                filter.parent_run_id.as_ref().map(RunId::as_str),
-                filter.worker_id.as_ref().map(WorkerId::as_str),
-                labels,
-                filter.created_after,
-                filter.created_before,
-                filter.limit,
-            )
-        };
-    }
-    let found: Vec<(String, String)> = if filter.oldest_first {
-        let rows = select!("oldest", "created_at, dag_name, run_id").fetch_all(conn).await?;
-        rows.into_iter().map(|row| (row.dag_name, row.run_id)).collect()
-    } else {
-        let rows = select!("newest", "created_at DESC, dag_name DESC, run_id DESC").fetch_all(conn).await?;
-        rows.into_iter().map(|row| (row.dag_name, row.run_id)).collect()
-    };
-    found.into_iter().map(|(dag_name, run_id)| rows::key(dag_name, run_id)).collect()
+        .collect();
+    Ok(found)
 }
 
 /// What only a single run's read shows.

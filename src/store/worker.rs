@@ -36,28 +36,17 @@ pub struct WorkerView {
     pub last_seen_at: Timestamp,
 }
 
-/// Which workers a list asks for.
-#[derive(Debug, Clone, Default)]
-pub struct WorkerFilter {
-    /// Labels they offer, all of them.
-    pub labels: Labels,
-    /// What they are to the matcher.
-    pub state: Option<WorkerState>,
-    /// How many at the most.
-    pub limit: i64,
-}
-
-/// Reads workers by name, or one of them.
+/// Reads these workers, in the order given; those that do not exist are left out. One that cannot be read is an error in
+/// its place and stops none of the others.
 ///
 /// # Errors
 /// Of the database.
 pub async fn views(
     conn: &mut PgConnection,
     namespace: NamespaceId,
-    worker_id: Option<&WorkerId>,
-    filter: &WorkerFilter,
-) -> Result<Vec<WorkerView>> {
-    let terms: Vec<String> = filter.labels.iter().map(|(key, value)| crate::domain::labels::term(key, value)).collect();
+    workers: &[WorkerId],
+) -> Result<Vec<Result<WorkerView>>> {
+    let names: Vec<String> = workers.iter().map(ToString::to_string).collect();
     let rows = sqlx::query!(
         r#"/* store::worker::views */
         WITH clock AS MATERIALIZED (SELECT roadstead_now() AS now)
@@ -70,23 +59,22 @@ pub async fn views(
                (SELECT count(*) FROM attempt a WHERE a.namespace_id = $1 AND a.worker_id = s.worker_id
                     AND a.session_id = s.session_id AND a.status = 'running') AS "running!"
         FROM clock
-        CROSS JOIN worker w
-        JOIN worker_session s ON s.namespace_id = $1 AND s.worker_id = w.worker_id AND s.session_id = w.session_id
-        JOIN label_set l ON l.namespace_id = $1 AND l.label_set_no = s.label_set_no
-        WHERE w.namespace_id = $1 AND ($2::text IS NULL OR w.worker_id = $2) AND l.terms @> $3
-          AND ($4::text IS NULL OR $4 = CASE WHEN s.ended_at IS NOT NULL THEN 'ended'
-                                             WHEN clock.now >= s.last_seen + s.stale_after THEN 'stale'
-                                             WHEN s.present_from IS NULL THEN 'draining' ELSE 'healthy' END)
-        ORDER BY w.worker_id LIMIT $5"#,
+        CROSS JOIN unnest($2::text[]) WITH ORDINALITY AS k(worker_id, at)
+        CROSS JOIN LATERAL (
+            SELECT session_id FROM worker WHERE namespace_id = $1 AND worker_id = k.worker_id LIMIT 1) w
+        CROSS JOIN LATERAL (
+            SELECT * FROM worker_session
+            WHERE namespace_id = $1 AND worker_id = k.worker_id AND session_id = w.session_id LIMIT 1) s
+        CROSS JOIN LATERAL (
+            SELECT canonical FROM label_set WHERE namespace_id = $1 AND label_set_no = s.label_set_no LIMIT 1) l
+        ORDER BY k.at"#,
         namespace.0,
-        worker_id.map(WorkerId::as_str),
-        &terms,
-        filter.state.map(WorkerState::as_str),
-        filter.limit,
+        &names,
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter()
+    let views = rows
+        .into_iter()
         .map(|row| {
             let offer = super::intern::offer(&row.offer)?;
             let session = Session {
@@ -112,7 +100,8 @@ pub async fn views(
                 last_seen_at: row.last_seen,
             })
         })
-        .collect()
+        .collect();
+    Ok(views)
 }
 
 /// The attempts a session runs whose cancel was asked for.

@@ -92,7 +92,9 @@ async fn explain(conn: &mut PgConnection, query: &str, mode: &str, arguments: &s
 
 fn find_scans(plan: &Value, found: &mut Vec<String>) {
     let relation = plan["Relation Name"].as_str().unwrap_or_default();
-    let large = ["task", "run", "attempt", "payload", "event"].contains(&relation);
+    let large = ["task", "run", "run_label", "attempt", "payload", "event", "worker"].contains(&relation)
+        // Every statement about sessions reads few of them, but for tests that have few.
+        || relation == "worker_session" && plan["Actual Rows"].as_f64().is_some_and(|rows| rows > 1_000.0);
     if large && plan["Node Type"] == "Seq Scan" {
         found.push(relation.to_owned());
     }
@@ -105,7 +107,7 @@ fn find_scans(plan: &Value, found: &mut Vec<String>) {
 type Cases = &'static [(&'static str, &'static str)];
 
 /// Explains each statement and answers with what it read by name and mode; whole-table reads are a failure.
-async fn measure(t: &Test, cases: Cases) -> Vec<(String, i64)> {
+async fn measure(t: &Test, cases: &[(&str, &str)]) -> Vec<(String, i64)> {
     let statements = statements();
     let mut conn = t.pool.acquire().await.unwrap();
     let mut read = Vec::new();
@@ -116,7 +118,7 @@ async fn measure(t: &Test, cases: Cases) -> Vec<(String, i64)> {
             explain(&mut conn, query, mode, arguments).await;
             let explained = explain(&mut conn, query, mode, arguments).await;
             assert!(explained.scans.is_empty(), "{name} ({mode}) reads the whole of {:?}", explained.scans);
-            read.push((format!("{name} ({mode})"), explained.blocks));
+            read.push((format!("{name} ({mode}) of ({arguments})"), explained.blocks));
         }
     }
     read
@@ -170,6 +172,8 @@ const CLAIM: Cases = &[
     ("store::lock::from_tasks", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::save::tasks (drop)", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::situation::read", "1, '{1}'"),
+    ("store::situation::read_all", "1, '{1,2}', '{1}', '{1,1}', '{0,1}'"),
+    ("store::intern::label_sets_for", "1, '{1,2}', '{0,0}', 1"),
     ("store::session::used_slots", "1, '{w}', '{s}'"),
     ("store::worker::to_cancel", "1, 'w', 's'"),
     ("store::worker::news", "1, 'w', 's'"),
@@ -262,4 +266,116 @@ async fn a_sweep_costs_the_same_however_many_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sweep_costs_the_same_however_many_wait_behind_busy_workers() {
     with_waiting("3 hours", "2 minutes", true, SWEEP_BEHIND_BUSY).await;
+}
+
+/// Runs that have all been through: `n` of them, one a microsecond, a tenth each queued and running, the rest succeeded,
+/// all of one DAG, one family, one worker and one label, but for the oldest, which shares nothing with them.
+async fn fill_history(t: &Test, n: i64) {
+    for statement in [
+        "INSERT INTO run (namespace_id, dag_name, run_id, status, version, attempt_id, attempt_number, operation, fence,
+             selector_no, wait, priority, labels, root_dag_name, root_run_id, parent_dag_name, parent_run_id, worker_id,
+             request_digest, queued_at, started_at, finished_at, created_at, updated_at)
+         SELECT 1, name, 'r' || lpad(i::text, 9, '0'), status, 1, md5('h' || i)::uuid, 1, 'start', 0, 1, '1 hour', 0,
+             jsonb_build_object('team', name), name, name, name, name,
+             CASE WHEN status <> 'queued' THEN name END, '\\x00', at,
+             CASE WHEN status <> 'queued' THEN at END, CASE WHEN status IN ('succeeded', 'failed') THEN at END, at, at
+         FROM generate_series(0, N) i, LATERAL (
+             SELECT timestamptz '2026-01-01Z' + i * interval '1 us' AS at, CASE i WHEN 0 THEN 'rare' ELSE 'dag' END AS name,
+                 CASE WHEN i = 0 THEN 'failed' WHEN i % 10 = 0 THEN 'queued' WHEN i % 10 = 1 THEN 'running'
+                      ELSE 'succeeded' END AS status) v",
+        "INSERT INTO run_label (namespace_id, term, created_at, dag_name, run_id)
+         SELECT 1, 'team=' || dag_name, created_at, dag_name, run_id FROM run",
+        "INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait,
+             hold_until, fence)
+         SELECT 1, attempt_id, dag_name, run_id, 1, 0, at, wait, at + wait, 0
+         FROM run, LATERAL (SELECT greatest(created_at, now()) AS at) t WHERE status = 'queued'",
+        "VACUUM ANALYZE",
+    ] {
+        let statement = statement.replace("(0, N)", &format!("(0, {n})"));
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&t.pool).await.unwrap();
+    }
+}
+
+/// What people ask of a list of runs: path, status, DAG, root, parent, worker, labels. `told` when the index tells all.
+const LISTS: &[(&str, bool, [&str; 6])] = &[
+    ("time", true, ["", "", "", "", "", ""]),
+    ("unfinished", true, ["queued", "", "", "", "", ""]),
+    ("unfinished", true, ["running", "", "", "", "", ""]),
+    ("unfinished", true, ["waiting", "", "", "", "", ""]),
+    ("finished", true, ["succeeded", "", "", "", "", ""]),
+    ("finished", true, ["failed", "", "", "", "", ""]),
+    ("dag", true, ["", "dag", "", "", "", ""]),
+    ("dag", true, ["", "rare", "", "", "", ""]),
+    ("dag and status", true, ["succeeded", "dag", "", "", "", ""]),
+    ("dag and status", true, ["failed", "dag", "", "", "", ""]),
+    ("root", true, ["", "", "dag", "", "", ""]),
+    ("root", true, ["", "", "rare", "", "", ""]),
+    ("parent", true, ["", "", "", "dag", "", ""]),
+    ("parent", true, ["", "", "", "none", "", ""]),
+    ("worker", true, ["", "", "", "", "dag", ""]),
+    ("worker", true, ["", "", "", "", "none", ""]),
+    ("label", true, ["", "", "", "", "", "dag"]),
+    ("label", true, ["", "", "", "", "", "rare"]),
+    // What no index tells is checked on a window of the one that tells most.
+    ("label", false, ["succeeded", "", "", "", "", "dag"]),
+    ("label", false, ["failed", "", "", "", "", "dag"]),
+    ("label", false, ["", "rare", "", "", "", "dag"]),
+    ("unfinished", false, ["queued", "", "", "", "", "rare"]),
+    ("dag and status", false, ["succeeded", "dag", "", "", "", "rare"]),
+    ("parent", false, ["failed", "", "", "dag", "", ""]),
+    ("root", false, ["", "rare", "dag", "", "", ""]),
+    ("worker", false, ["", "", "", "rare", "dag", ""]),
+];
+
+/// Every list, in either order, from its beginning and from its middle.
+fn lists(n: i64) -> Vec<List> {
+    let at = |i: i64| format!("timestamptz '2026-01-01Z' + {i} * interval '1 us', 'dag', 'r{i:09}'");
+    let text = |value: &str| if value.is_empty() { "NULL".to_owned() } else { format!("'{value}'") };
+    let mut lists = Vec::new();
+    for (path, told, filters) in LISTS {
+        let [status, dag, root, parent, worker] = std::array::from_fn(|index| text(filters[index]));
+        let labels =
+            text(&if filters[5].is_empty() { String::new() } else { format!("{{\"team\": \"{}\"}}", filters[5]) });
+        for (direction, after) in [("oldest", -1), ("oldest", n / 2), ("newest", n * 2), ("newest", n / 2)] {
+            let arguments = format!("{told}, {status}, {dag}, {root}, {parent}, {worker}, {labels}, 51");
+            let name = format!("store::list::keys ({path}, {direction})");
+            lists.push(List { name, arguments: format!("1, {}, {arguments}", at(after)), told: *told });
+        }
+    }
+    lists
+}
+
+/// One page to be explained.
+struct List {
+    name: String,
+    arguments: String,
+    told: bool,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_runs_costs_the_same_however_many_there_are() {
+    let mut read = Vec::new();
+    for n in [FEW, MANY] {
+        with(async |t| {
+            intern(t).await;
+            fill_history(t, n).await;
+            let lists = lists(n);
+            let [told, checked] = [true, false].map(|told| {
+                let lists = lists.iter().filter(move |list| list.told == told);
+                lists.map(|list| (list.name.as_str(), list.arguments.as_str())).collect::<Vec<_>>()
+            });
+            read.push(measure(t, &told).await);
+            // A row that has to be looked at costs its way down the primary key and itself.
+            for (list, blocks) in measure(t, &checked).await {
+                assert!(blocks <= 6 * roadstead::store::list::WINDOW, "{list} reads {blocks} blocks");
+            }
+            // They were made up, and their story is not whole.
+            sqlx::raw_sql("TRUNCATE run, run_label, task").execute(&t.pool).await.unwrap();
+        })
+        .await;
+    }
+    assert_flat(&read[0], &read[1]);
+    for (list, blocks) in &read[1] {
+        assert!(*blocks <= 120, "{list} reads {blocks} blocks for 50 runs");
+    }
 }

@@ -84,6 +84,16 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Takes a part that means something only together with all that was taken before; it is not read if any of that
+    /// is wrong.
+    pub fn dependent<T>(&mut self, name: &str, read: impl FnOnce(&str) -> Result<T, Faults>) -> Option<T> {
+        if self.errors.is_empty() {
+            return self.optional(name, read);
+        }
+        self.entries.remove(name);
+        None
+    }
+
     /// Takes a part that must be there.
     pub fn required<T>(&mut self, name: &str, read: impl FnOnce(&str) -> Result<T, Faults>) -> Option<T> {
         if !self.entries.contains_key(name) {

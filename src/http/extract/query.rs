@@ -68,7 +68,7 @@ fn decoded(text: &str) -> Option<String> {
 pub mod read {
     use std::time::Duration;
 
-    use chrono::{DateTime, Utc};
+    use chrono::{DateTime, TimeDelta, Utc};
 
     use crate::domain::Timestamp;
     use crate::domain::labels::{Labels, MAX_LABELS};
@@ -90,11 +90,17 @@ pub mod read {
         }
     }
 
-    /// An RFC 3339 time.
+    /// An RFC 3339 time, to the microsecond: one between two is as good as the later, of what is from it on as of what is
+    /// before it.
     pub fn time(text: &str) -> Result<Timestamp, Faults> {
-        DateTime::parse_from_rfc3339(text)
-            .map(|time| time.with_timezone(&Utc))
-            .map_err(|_| "must be an RFC 3339 time such as 2026-01-31T12:00:00Z".into())
+        let refused = || Faults::from("must be an RFC 3339 time such as 2026-01-31T12:00:00Z");
+        let time = DateTime::parse_from_rfc3339(text).map_err(|_| refused())?.with_timezone(&Utc);
+        let whole = TimeDelta::nanoseconds(i64::from(time.timestamp_subsec_nanos() % 1_000));
+        if whole.is_zero() {
+            Ok(time)
+        } else {
+            time.checked_add_signed(TimeDelta::microseconds(1) - whole).ok_or_else(refused)
+        }
     }
 
     /// A label map: `key=value,key=value`.

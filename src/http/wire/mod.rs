@@ -1,6 +1,7 @@
 //! What goes over the wire: requests with the rules they must keep, and answers. Named as the contract names them.
 
 pub mod attempts;
+pub mod cursor;
 pub mod dispatch;
 pub mod events;
 pub mod raw;

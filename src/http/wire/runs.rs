@@ -3,10 +3,12 @@
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use super::cursor::Mark;
 use super::raw::RawJson;
 use super::{DEFAULT_LIMIT, MAX_INTEGER, MAX_LIMIT, MAX_WAIT};
-use crate::coordinator::runs::{RunDetail, RunFilter, Wait, WaitFor};
-
+use crate::coordinator::list::{Position, RunFilter};
+use crate::coordinator::runs::{RunDetail, Wait, WaitFor};
+use crate::domain::condition::Reason;
 use crate::domain::labels::Labels;
 use crate::domain::run::Status;
 use crate::domain::snapshot::RunSnapshot;
@@ -66,12 +68,31 @@ pub struct ListRuns {
     /// Runs first dispatched before this time.
     #[param(nullable = false)]
     pub created_before: Option<DateTime<Utc>>,
+    /// Queued runs whose conditions give this reason, such as `NoMatchingWorker`.
+    #[param(value_type = Option<String>, nullable = false, example = "NoMatchingWorker")]
+    pub reason: Option<Reason>,
     /// Which come first; `newest` when absent.
     #[param(nullable = false)]
     pub order: Option<Order>,
     /// At most this many; 50 when absent.
     #[param(required = false, minimum = 1, maximum = 500)]
     pub limit: i64,
+    /// The `next_cursor` of the page before, with all other parameters but `limit` as they were.
+    #[param(value_type = Option<String>, nullable = false)]
+    pub cursor: Option<Position>,
+}
+
+impl ListRuns {
+    /// What tells this list's cursors from those of others.
+    pub fn mark(&self) -> Mark {
+        let families = (&self.root_run_id, &self.parent_run_id);
+        let which = (self.status, &self.dag_name, families, &self.worker_id, &self.label, self.reason);
+        Mark::of("runs", (which, self.created_after, self.created_before, self.oldest_first()))
+    }
+
+    fn oldest_first(&self) -> bool {
+        self.order == Some(Order::Oldest)
+    }
 }
 
 impl FromFields for ListRuns {
@@ -86,26 +107,33 @@ impl FromFields for ListRuns {
         let label = fields.or("label", Labels::new(), query::labels);
         let created_after = fields.optional("created_after", query::time);
         let created_before = fields.optional("created_before", query::time);
+        let reason = fields.optional("reason", query::word(Reason::ALL, Reason::as_str));
         let order = fields.optional("order", query::word(Order::ALL, Order::as_str));
         let limit = fields.or("limit", DEFAULT_LIMIT, query::integer(1, MAX_LIMIT));
-        Some(Self {
+        let mut list = Self {
             status,
             dag_name,
             root_run_id,
             parent_run_id,
             worker_id,
-            label: label?,
+            // What is wrong is noted; what stands for it here is not used.
+            label: label.unwrap_or_default(),
             created_after,
             created_before,
+            reason,
             order,
-            limit: limit?,
-        })
+            limit: limit.unwrap_or(DEFAULT_LIMIT),
+            cursor: None,
+        };
+        list.cursor = fields.dependent("cursor", |cursor| list.mark().read(cursor));
+        Some(list)
     }
 }
 
 impl From<ListRuns> for RunFilter {
     fn from(list: ListRuns) -> Self {
         Self {
+            oldest_first: list.oldest_first(),
             status: list.status,
             dag_name: list.dag_name,
             root_run_id: list.root_run_id,
@@ -114,8 +142,6 @@ impl From<ListRuns> for RunFilter {
             labels: list.label,
             created_after: list.created_after,
             created_before: list.created_before,
-            oldest_first: list.order == Some(Order::Oldest),
-            limit: list.limit,
         }
     }
 }
@@ -123,8 +149,12 @@ impl From<ListRuns> for RunFilter {
 /// A page of runs.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct RunList {
-    /// The runs, in the order asked for.
+    /// The runs, in the order asked for. They may be fewer than `limit`, even none, although more follow.
     pub runs: Vec<RunSnapshot>,
+    /// What to send as `cursor` for the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub next_cursor: Option<String>,
 }
 
 /// What a read of a run may wait for.

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use super::cursor::Mark;
 use super::{DEFAULT_LIMIT, MAX_LIMIT};
-use crate::coordinator::workers::{WorkerFilter, WorkerView};
+use crate::coordinator::list::WorkerFilter;
+use crate::coordinator::workers::WorkerView;
 use crate::domain::labels::{Labels, LabelsSchema};
 use crate::domain::session::WorkerState;
 use crate::http::extract::query::read as query;
@@ -66,8 +68,12 @@ impl From<WorkerView> for Worker {
 /// A page of workers.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct WorkerList {
-    /// The workers, by name.
+    /// The workers, by name. They may be fewer than `limit`, even none, although more follow.
     pub workers: Vec<Worker>,
+    /// What to send as `cursor` for the next page; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub next_cursor: Option<String>,
 }
 
 /// Which workers to list. All that is given must hold.
@@ -83,6 +89,16 @@ pub struct ListWorkers {
     /// At most this many; 50 when absent.
     #[param(required = false, minimum = 1, maximum = 500)]
     pub limit: i64,
+    /// The `next_cursor` of the page before, with all other parameters but `limit` as they were.
+    #[param(value_type = Option<String>, nullable = false)]
+    pub cursor: Option<String>,
+}
+
+impl ListWorkers {
+    /// What tells this list's cursors from those of others.
+    pub fn mark(&self) -> Mark {
+        Mark::of("workers", (&self.label, self.state))
+    }
 }
 
 impl FromFields for ListWorkers {
@@ -92,13 +108,17 @@ impl FromFields for ListWorkers {
         let label = fields.or("label", Labels::new(), query::labels);
         let state = fields.optional("state", query::word(WorkerState::ALL, WorkerState::as_str));
         let limit = fields.or("limit", DEFAULT_LIMIT, query::integer(1, MAX_LIMIT));
-        Some(Self { label: label?, state, limit: limit? })
+        // What is wrong is noted; what stands for it here is not used.
+        let (label, limit) = (label.unwrap_or_default(), limit.unwrap_or(DEFAULT_LIMIT));
+        let mut list = Self { label, state, limit, cursor: None };
+        list.cursor = fields.dependent("cursor", |cursor| list.mark().read(cursor));
+        Some(list)
     }
 }
 
 impl From<ListWorkers> for WorkerFilter {
     fn from(list: ListWorkers) -> Self {
-        Self { labels: list.label, state: list.state, limit: list.limit }
+        Self { labels: list.label, state: list.state }
     }
 }
 
