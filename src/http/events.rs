@@ -60,8 +60,8 @@ pub(super) async fn list_events(
 /// Stream events
 ///
 /// The events of listEvents as server-sent events, each with its position as `id`, its type as `event` and itself as
-/// `data`. A reader that comes back with `Last-Event-ID` goes on after it. The stream ends when the service stops, and when the token
-/// expires.
+/// `data`. A reader that comes back with `Last-Event-ID` goes on after it. The stream ends when the service stops, and
+/// when the token expires.
 #[utoipa::path(
     get,
     path = "/v1/events/stream",

@@ -13,7 +13,8 @@ fn canary(field: &str) -> String {
 
 const TRACE: &str = "5f3a5f3a5f3a5f3a5f3a5f3a5f3a5f3a";
 
-/// Everything that a namespace can hold, each field with a canary of its own. Answers what is held, for others to ask for.
+/// Everything that a namespace can hold, each field with a canary of its own. Answers what is held, for others to ask
+/// for.
 async fn fill(client: &Client) -> Vec<Names> {
     let registration = json!({
         "session_id": canary("session"), "labels": {canary("worker-key"): canary("worker-value")}, "slots": 10,
