@@ -196,8 +196,9 @@ async fn an_event_that_commits_late_is_read_all_the_same() {
              u AS (INSERT INTO event_unstamped (namespace_id, dag_name, run_id, run_seq)
                  SELECT 1, dag_name, run_id, version FROM r)
              INSERT INTO event (namespace_id, dag_name, run_id, run_seq, event_id, type, occurred_at, data)
-             SELECT 1, dag_name, run_id, version, gen_random_uuid(), 'dag.run.updated', updated_at,
-                    '{\"run\": {\"status\": \"queued\", \"version\": 2}}' FROM r",
+             SELECT 1, r.dag_name, r.run_id, r.version, gen_random_uuid(), 'dag.run.updated', r.updated_at,
+                    jsonb_set(e.data::jsonb, '{run,version}', '2')::text
+             FROM r JOIN event e ON e.run_id = r.run_id AND e.run_seq = 1",
         )
         .execute(&mut *slow)
         .await

@@ -306,7 +306,7 @@ async fn a_run_that_cannot_be_read_stops_nobody_else() {
         let worker = Worker::register_with(&replica, "w", able).await;
         assert_eq!(worker.work_one().await["run_id"], "lasting");
         for repair in [
-            "UPDATE run SET labels = '{}' WHERE run_id = 'bad-labels'",
+            "UPDATE run SET labels = '{\"a\": \"1\"}' WHERE run_id = 'bad-labels'",
             "UPDATE selector SET canonical = '{\"equal\":{\"zone\":\"x\"}}' WHERE canonical = '{'",
         ] {
             sqlx::query(repair).execute(&t.pool).await.unwrap();
