@@ -4,16 +4,17 @@
 //! `ROADSTEAD_COORDINATOR__LEASE_TTL` in the environment. Weakest first: default, file, environment, flag. All problems
 //! are reported together, each with the name of its key, where it was read and what was read.
 
+mod http;
 mod source;
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
 use crate::duration;
+pub use http::Http;
 use source::Given;
 
 /// The largest value of `coordinator.worker_wait_timeout_max` and `coordinator.start_timeout`.
@@ -34,14 +35,6 @@ pub struct Config {
     pub database: Database,
     /// The clocks of dispatching.
     pub coordinator: Coordinator,
-}
-
-/// Settings under `http`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Http {
-    /// `http.listen`: the address and port to serve on; port 0 takes a free one. Default `127.0.0.1:8080`.
-    pub listen: SocketAddr,
 }
 
 /// Settings under `database`.
@@ -166,7 +159,7 @@ impl Config {
         let mut given = source::merge(file, &env, flags)?;
         let as_root = nix::unistd::geteuid().is_root();
         let config = Self {
-            http: Http { listen: given.take("http.listen", (Ipv4Addr::LOCALHOST, 8080).into(), listen) },
+            http: Http::take(&mut given),
             database: Database {
                 url: given.take("database.url", None, |url| DatabaseUrl::parse(url).map(Some)),
                 data_dir: given.take("database.data_dir", default_data_dir(as_root, &env), folder),
@@ -174,6 +167,7 @@ impl Config {
             },
             coordinator: Coordinator::take(&mut given),
         };
+        config.http.check(&mut given);
         config.coordinator.check(&mut given);
         given.finish()?;
         Ok(config)
@@ -298,15 +292,6 @@ fn within(text: &str, (least, most): (Duration, Duration)) -> Result<Duration, S
         return Err(format!("is too long; the most is {}", duration::text(most)));
     }
     Ok(read)
-}
-
-fn listen(text: &str) -> Result<SocketAddr, String> {
-    // The one host name that needs no resolver to be right.
-    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
-    local
-        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-        .or_else(|| text.parse().ok())
-        .ok_or_else(|| "is not an address and port; write one such as 127.0.0.1:8080 or [::]:8080".to_owned())
 }
 
 fn folder(text: &str) -> Result<PathBuf, String> {

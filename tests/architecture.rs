@@ -25,6 +25,7 @@ const ROOMS: &[Room] = &[
         never: &["sqlx"],
         ours: Some(&["http", "coordinator", "domain", "ids", "config", "duration"]),
     },
+    Room { path: "listener", never: &["sqlx"], ours: Some(&["listener", "http", "config"]) },
     Room { path: "embedded", never: &["axum"], ours: Some(&["embedded"]) },
     Room { path: "cli", never: &["sqlx", "axum"], ours: Some(&["cli", "ids", "duration"]) },
     Room { path: "config", never: &["sqlx", "axum", "tokio"], ours: Some(&["config", "duration"]) },

@@ -11,6 +11,7 @@ mod claims;
 mod connections;
 mod crowds;
 mod demo;
+mod door;
 mod embedded;
 mod feed;
 mod harness;
