@@ -68,11 +68,10 @@ impl Server {
         if let Some(most) = connections_for(allow_many_files()) {
             limits.max_connections = limits.max_connections.min(most);
         }
-        let pool = pool::open(database_url).map_err(ServerError::Url)?;
-        migrate_when_there(&pool).await?;
-        let db = Db::new(pool);
+        let db = Db::open(database_url, config.database.max_connections).map_err(ServerError::Url)?;
+        Box::pin(migrate_when_there(db.pool())).await?;
         let coordinator = Coordinator::new(db.clone(), config.coordinator.clone());
-        coordinator.sweep(&mut SweepMemory::default()).await.map_err(ServerError::Sweep)?;
+        Box::pin(coordinator.sweep(&mut SweepMemory::default())).await.map_err(ServerError::Sweep)?;
 
         let listen = limits.listen;
         let listener = TcpListener::bind(listen).await.map_err(|error| ServerError::Listen(listen, error))?;

@@ -44,6 +44,7 @@ fn defaults_stand_when_nothing_is_set() {
     assert_eq!((config.http.write_timeout, config.http.keep_alive_timeout), (30 * SECOND, 75 * SECOND));
     assert_eq!(config.database.url, None);
     assert_eq!(config.database.pg_bin_dir, None);
+    assert_eq!(config.database.max_connections, 16);
     let Coordinator {
         worker_wait_timeout,
         worker_wait_timeout_max,
@@ -125,7 +126,7 @@ fn every_setting_has_a_name_in_the_environment() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 17, "all but those of the database and of TLS that have no default");
+    assert_eq!(seen, 18, "all but those of the database and of TLS that have no default");
     let config =
         from_env(&[("ROADSTEAD_DATABASE__PG_BIN_DIR", "/bin/pg"), ("DATABASE_URL", "postgres://x/y")]).unwrap();
     assert_eq!(config.database.pg_bin_dir.as_deref(), Some(Path::new("/bin/pg")));

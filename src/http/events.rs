@@ -14,7 +14,7 @@ use super::extract::{Caller, Json, Query};
 use super::problem::{FieldError, Problem, Verb, translate};
 use super::wire::events::{Event, EventList, HowMuch, ListEvents, Which};
 use crate::coordinator::feed::{EventFilter, Page};
-use crate::coordinator::{Coordinator, Error};
+use crate::coordinator::{Class, Coordinator, Error};
 use crate::ids::NamespaceId;
 
 /// How many events a stream reads at a time.
@@ -134,7 +134,9 @@ impl Reader {
             if self.coordinator.is_closing() {
                 return None;
             }
-            let page = self.coordinator.list_events(self.namespace, self.after, &self.filter, PAGE, WAIT).await;
+            // The answer has begun, so this is no longer part of its request.
+            let page = self.coordinator.list_events(self.namespace, self.after, &self.filter, PAGE, WAIT);
+            let page = Class::Read.scope(page).await;
             match page {
                 Ok(page) => self.take(page),
                 Err(error) => {

@@ -18,6 +18,7 @@ mod harness;
 mod hold_model;
 mod holds;
 mod leases;
+mod overload;
 mod plans;
 mod process;
 mod reads;
