@@ -18,6 +18,8 @@ mod harness;
 mod hold_model;
 mod holds;
 mod leases;
+#[path = "../migrations.rs"]
+mod migrations;
 mod overload;
 mod plans;
 mod process;
