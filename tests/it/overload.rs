@@ -106,14 +106,24 @@ impl Stoppable {
         let embedded = Embedded::start(Settings::new(self.folder.join("data"))).await.unwrap();
         let host = embedded.url().split_once("host=").unwrap().1;
         let host = percent_encoding::percent_decode_str(host).decode_utf8().unwrap().into_owned();
-        let link = self.folder.join("here");
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(host, link).unwrap();
+        self.leads_to(&host);
         self.embedded = Some(embedded);
     }
 
+    /// From then on connections are refused, as by a machine on which the server is down.
     async fn stop(&mut self) {
         self.embedded.take().unwrap().stop().await;
+        let deserted = self.folder.join("deserted");
+        if std::fs::create_dir(&deserted).is_ok() {
+            drop(std::os::unix::net::UnixListener::bind(format!("{deserted}/.s.PGSQL.5432")).unwrap());
+        }
+        self.leads_to(&deserted);
+    }
+
+    fn leads_to(&self, folder: &str) {
+        let link = self.folder.join("here");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(folder, link).unwrap();
     }
 
     fn url(&self) -> String {
