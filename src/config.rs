@@ -5,10 +5,10 @@
 //! are reported together, each with the name of its key, where it was read and what was read.
 
 mod auth;
+mod http;
 mod source;
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use serde::{Serialize, Serializer};
 
 use crate::duration;
 pub use auth::Auth;
+pub use http::Http;
 use source::Given;
 
 /// The largest value of `coordinator.worker_wait_timeout_max` and `coordinator.start_timeout`.
@@ -43,16 +44,6 @@ pub struct Config {
     pub auth: Auth,
 }
 
-/// Settings under `http`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Http {
-    /// `http.listen`: the address and port to serve on; port 0 takes a free one. Default `127.0.0.1:8080`.
-    pub listen: SocketAddr,
-    /// `http.insecure`: let everyone in who reaches an address that is not loopback. Default `false`.
-    pub insecure: bool,
-}
-
 /// Settings under `database`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -67,6 +58,8 @@ pub struct Database {
     /// `database.pg_bin_dir`: the folder with `postgres` and `initdb` for the embedded Postgres. Default: searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pg_bin_dir: Option<PathBuf>,
+    /// `database.max_connections`: how many connections a replica holds at the most. Parked polls hold none. Default 16.
+    pub max_connections: u32,
 }
 
 /// Settings under `coordinator`; all are durations, cut to microseconds.
@@ -178,19 +171,18 @@ impl Config {
         let mut given = source::merge(file, &env, flags)?;
         let as_root = nix::unistd::geteuid().is_root();
         let config = Self {
-            http: Http {
-                listen: given.take(LISTEN, (Ipv4Addr::LOCALHOST, 8080).into(), listen),
-                insecure: given.take(INSECURE, false, truth),
-            },
+            http: Http::take(&mut given),
             database: Database {
                 url: given.take("database.url", None, |url| DatabaseUrl::parse(url).map(Some)),
                 data_dir: given.take("database.data_dir", default_data_dir(as_root, &env), folder),
                 pg_bin_dir: given.take("database.pg_bin_dir", None, |text| folder(text).map(Some)),
+                max_connections: given.take("database.max_connections", 16, |text| http::number(text, 4, 1_000)),
             },
             coordinator: Coordinator::take(&mut given),
             auth: Auth::take(&mut given),
         };
         config.check_door(&mut given);
+        config.http.check(&mut given);
         config.coordinator.check(&mut given);
         given.finish()?;
         Ok(config)
@@ -332,19 +324,6 @@ fn within(text: &str, (least, most): (Duration, Duration)) -> Result<Duration, S
         return Err(format!("is too long; the most is {}", duration::text(most)));
     }
     Ok(read)
-}
-
-fn listen(text: &str) -> Result<SocketAddr, String> {
-    // The one host name that needs no resolver to be right.
-    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
-    local
-        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-        .or_else(|| text.parse().ok())
-        .ok_or_else(|| "is not an address and port; write one such as 127.0.0.1:8080 or [::]:8080".to_owned())
-}
-
-fn truth(text: &str) -> Result<bool, String> {
-    text.parse().map_err(|_| "must be true or false".to_owned())
 }
 
 fn folder(text: &str) -> Result<PathBuf, String> {

@@ -11,6 +11,7 @@ pub mod duration;
 pub mod embedded;
 pub mod http;
 pub mod ids;
+pub mod listener;
 pub mod matchmaker;
 pub mod server;
 pub mod store;

@@ -163,7 +163,7 @@ async fn serve(flags: &Flags) -> Result<(), Failed> {
     let (server, outcome) = tokio::select! {
         started = Server::start(&config, &url) => match started {
             Ok(server) => {
-                eprintln!("roadstead: listening on http://{}", server.address());
+                eprintln!("roadstead: listening on {}", server.url());
                 (Some(server), until_told(&mut signals, embedded.as_ref()).await)
             }
             Err(error) => (None, Err(error.into())),

@@ -28,6 +28,8 @@ pub fn start(coordinator: &Coordinator, closing: &CancellationToken) -> TaskTrac
     tracker.spawn(watcher(coordinator.clone(), closing.clone()));
     tracker.spawn(sequencer(coordinator.clone(), closing.clone()));
     tracker.spawn(follower(coordinator.clone(), closing.clone()));
+    let (watched, stop) = (coordinator.clone(), closing.clone());
+    tracker.spawn(async move { stop.run_until_cancelled(watched.watch_database()).await });
     tracker.close();
     tracker
 }

@@ -155,6 +155,13 @@ impl Given {
         }
     }
 
+    /// Notes that one setting is of no use without the other. Says nothing when the other was refused by itself.
+    pub(super) fn lacks(&mut self, one: &str, other: &str) {
+        if !self.refused.contains(other) {
+            self.problems.push(format!("{one} is set and {other} is not; they belong together"));
+        }
+    }
+
     /// Ends the reading: what no setting took has a name that is none of ours.
     ///
     /// # Errors

@@ -40,8 +40,13 @@ const WAIT: &str = "ROADSTEAD_COORDINATOR__WORKER_WAIT_TIMEOUT";
 fn defaults_stand_when_nothing_is_set() {
     let config = from_env(&[]).unwrap();
     assert_eq!(config.http.listen, "127.0.0.1:8080".parse().unwrap());
+    assert_eq!((config.http.tls_cert, config.http.tls_key), (None, None));
+    assert_eq!((config.http.max_connections, config.http.max_connections_per_address), (16_384, 4_096));
+    assert_eq!((config.http.header_read_timeout, config.http.body_read_timeout), (10 * SECOND, 10 * SECOND));
+    assert_eq!((config.http.write_timeout, config.http.keep_alive_timeout), (30 * SECOND, 75 * SECOND));
     assert_eq!(config.database.url, None);
     assert_eq!(config.database.pg_bin_dir, None);
+    assert_eq!(config.database.max_connections, 16);
     let Coordinator {
         worker_wait_timeout,
         worker_wait_timeout_max,
@@ -125,7 +130,7 @@ fn every_setting_has_a_name_in_the_environment() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 12, "all but the two database settings that have no default");
+    assert_eq!(seen, 19, "all but those of the database and of TLS that have no default");
     let config =
         from_env(&[("ROADSTEAD_DATABASE__PG_BIN_DIR", "/bin/pg"), ("DATABASE_URL", "postgres://x/y")]).unwrap();
     assert_eq!(config.database.pg_bin_dir.as_deref(), Some(Path::new("/bin/pg")));
@@ -333,4 +338,19 @@ fn a_missing_or_broken_file_is_an_error_that_names_it() {
     let missing = Config::load(Some(Path::new("/nowhere/at/all.toml")), std::iter::empty(), &Flags::default());
     assert!(missing.unwrap_err().to_string().contains("/nowhere/at/all.toml"));
     assert!(matches!(load("[http", &[], &Flags::default()), Err(ConfigError::NotToml { .. })));
+}
+
+#[test]
+fn a_certificate_needs_its_key_and_room_is_a_number() {
+    let env = [
+        ("ROADSTEAD_HTTP__TLS_CERT", "/etc/cert.pem"),
+        ("ROADSTEAD_HTTP__MAX_CONNECTIONS", "0"),
+        ("ROADSTEAD_HTTP__MAX_CONNECTIONS_PER_ADDRESS", "many"),
+    ];
+    let found = problems(from_env(&env)).join("\n");
+    assert!(found.contains("http.tls_cert is set and http.tls_key is not; they belong together"), "{found}");
+    assert!(found.contains("which is not a whole number from 1 to 1000000"), "{found}");
+    assert!(found.contains("`many`"), "{found}");
+    let both = [("ROADSTEAD_HTTP__TLS_CERT", "/c.pem"), ("ROADSTEAD_HTTP__TLS_KEY", "/k.pem")];
+    assert_eq!(from_env(&both).unwrap().http.tls_key, Some("/k.pem".into()));
 }

@@ -55,7 +55,8 @@ impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Refused(refusal) => Self::Refused(refusal),
-            Fault::Store(error @ (store::Error::Unavailable(_) | store::Error::Conflict(_))) => {
+            Fault::Store(store::Error::Full) => Self::Overloaded,
+            Fault::Store(error @ (store::Error::Unavailable(_) | store::Error::Away | store::Error::Conflict(_))) => {
                 Self::Unavailable(error.to_string())
             }
             Fault::Store(

@@ -51,6 +51,7 @@ use tracing::Instrument as _;
 use crate::config;
 use crate::ids::{NamespaceId, SelectorNo};
 use crate::matchmaker::Matchmaker;
+pub use crate::store::Class;
 use crate::store::Db;
 
 pub use error::Error;
@@ -127,6 +128,11 @@ impl Coordinator {
         }
     }
 
+    /// Watches whether the database is there, for ever: while it is not, nobody waits for it.
+    pub async fn watch_database(&self) {
+        self.0.db.watch().await;
+    }
+
     /// Ends every wait: parked polls answer empty, waiting reads answer what there is. Later calls do not wait.
     pub fn close(&self) {
         self.0.closing.cancel();
@@ -163,7 +169,7 @@ impl Coordinator {
             }
         };
         // In the span of the request: what it did is logged under its id.
-        let task = self.0.tasks.spawn(work.in_current_span());
+        let task = self.0.tasks.spawn(Class::current().scope(work.in_current_span()));
         match tokio::time::timeout(PATIENCE, task).await {
             Ok(Ok(done)) => done.map_err(Error::from),
             Ok(Err(panic)) => Err(Error::Internal(format!("a verb's task ended without an answer: {panic}"))),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::error::Fault;
-use super::{Coordinator, Error, PATIENCE};
+use super::{Class, Coordinator, Error, PATIENCE};
 use crate::domain::labels::Labels;
 use crate::domain::refusal::Refusal;
 use crate::domain::run::Operation;
@@ -230,14 +230,13 @@ impl Coordinator {
         self.0.tasks.spawn(async move {
             let (namespace, label_set_no) = group.key;
             let fallback = coordinator.settings().fallback_interval;
-            group
-                .run(
-                    fallback,
-                    |polls| coordinator.look(namespace, label_set_no, polls),
-                    |tasks| coordinator.take_back(namespace, tasks),
-                    || coordinator.0.matchmaker.retire(group.key, &group),
-                )
-                .await;
+            let looks = group.run(
+                fallback,
+                |polls| coordinator.look(namespace, label_set_no, polls),
+                |tasks| coordinator.take_back(namespace, tasks),
+                || coordinator.0.matchmaker.retire(group.key, &group),
+            );
+            Class::Look.scope(looks).await;
         });
     }
 }

@@ -85,7 +85,7 @@ impl Account {
 /// Has the kernel signal the child when we end, even by `kill -9`.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no safe way to set the parent-death signal of a child")]
-fn send_at_our_end(command: &mut Command, signal: Signal) {
+pub(super) fn send_at_our_end(command: &mut Command, signal: Signal) {
     let us = nix::unistd::getpid();
     let ask = move || {
         nix::sys::prctl::set_pdeathsig(signal)?;

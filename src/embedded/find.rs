@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 
 use super::account::Account;
 use super::error::EmbeddedError;
+use super::fetch;
 
 /// Majors that the project is tested with.
 const SUPPORTED: std::ops::RangeInclusive<u32> = 14..=18;
@@ -20,7 +21,8 @@ pub(super) struct Binaries {
 }
 
 /// Takes the first usable folder: the one the caller names and no other; else the one used last time, the one that
-/// `pg_config` or `PATH` leads to, and the usual places, highest version first.
+/// `pg_config` or `PATH` leads to, the usual places, highest version first, and what was fetched into the cache folder.
+/// When there is nothing at all, and the cache folder is given, the programs are fetched into it.
 ///
 /// `needed` is the major version of the existing data: another one cannot read it.
 ///
@@ -31,9 +33,10 @@ pub(super) fn find(
     named: Option<&Path>,
     last: Option<&Path>,
     (cluster, needed): (&Path, Option<u32>),
+    cache: Option<&Path>,
     account: &Account,
 ) -> Result<Binaries, EmbeddedError> {
-    let candidates = named.map_or_else(|| candidates(last), |folder| vec![folder.to_owned()]);
+    let candidates = named.map_or_else(|| candidates(last, cache), |folder| vec![folder.to_owned()]);
     let mut others: Vec<String> = Vec::new();
     let mut tried = Vec::new();
     for folder in candidates {
@@ -51,11 +54,21 @@ pub(super) fn find(
         Some(needed) if !others.is_empty() => {
             Err(EmbeddedError::OtherMajor { folder: cluster.to_owned(), needed, found: others.join(", ") })
         }
-        _ => Err(EmbeddedError::NoBinaries { tried }),
+        _ => fetched(named.map_or(cache, |_| None), needed, account).map_err(|reason| {
+            tried.extend(reason);
+            EmbeddedError::NoBinaries { tried }
+        }),
     }
 }
 
-fn candidates(last: Option<&Path>) -> Vec<PathBuf> {
+/// Programs from elsewhere, if they may be fetched and would do.
+fn fetched(cache: Option<&Path>, needed: Option<u32>, account: &Account) -> Result<Binaries, Option<String>> {
+    let cache = cache.filter(|_| needed.is_none_or(|needed| needed == fetch::MAJOR)).ok_or(None)?;
+    let folder = fetch::fetch(cache)?;
+    probe(&folder, account).map_err(|reason| Some(format!("{}: {reason}", folder.display())))
+}
+
+fn candidates(last: Option<&Path>, cache: Option<&Path>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = last.map(Path::to_owned).into_iter().collect();
     if let Ok(told) = Command::new("pg_config").arg("--bindir").output() {
         folders.push(PathBuf::from(String::from_utf8_lossy(&told.stdout).trim_end()));
@@ -78,6 +91,7 @@ fn candidates(last: Option<&Path>) -> Vec<PathBuf> {
             folders.push(PathBuf::from(place));
         }
     }
+    folders.extend(cache.map(fetch::programs));
     folders
 }
 

@@ -7,6 +7,7 @@ mod account;
 mod child;
 mod cluster;
 mod error;
+mod fetch;
 mod find;
 mod folder;
 mod lock;
@@ -37,6 +38,9 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// The folder with `postgres` and `initdb`; searched for when absent.
     pub bin_dir: Option<PathBuf>,
+    /// The folder that programs are fetched into, once, when the search finds none; they are not when it is absent.
+    /// Default: `roadstead` in the user's folder for caches, as root in `/var/cache`.
+    pub cache_dir: Option<PathBuf>,
     /// Memory for cached pages, in Postgres's notation. Default `64MB`.
     pub shared_buffers: String,
     /// Connections at a time. Default 200.
@@ -56,6 +60,7 @@ impl Settings {
         Self {
             data_dir: data_dir.into(),
             bin_dir: None,
+            cache_dir: fetch::default_folder(),
             shared_buffers: "64MB".to_owned(),
             max_connections: 200,
             extra: Vec::new(),

@@ -95,7 +95,8 @@ impl Server {
         let account = Account::choose(&cluster)?;
         let notes = folder.notes();
         let last = Some(notes.bin_dir.as_path()).filter(|path| path.is_absolute());
-        let binaries = find(settings.bin_dir.as_deref(), last, (&cluster, needed), &account)?;
+        let binaries =
+            find(settings.bin_dir.as_deref(), last, (&cluster, needed), settings.cache_dir.as_deref(), &account)?;
         enter(&folder, &binaries, &account)?;
         if needed.is_none() {
             tracing::info!(folder = %cluster.display(), version = binaries.version, "creating the embedded database");

@@ -14,7 +14,7 @@ use super::extract::{Caller, Json, Query};
 use super::problem::{FieldError, Problem, Verb, translate};
 use super::wire::events::{Event, EventList, HowMuch, ListEvents, Which};
 use crate::coordinator::feed::{EventFilter, Page};
-use crate::coordinator::{Coordinator, Error};
+use crate::coordinator::{Class, Coordinator, Error};
 
 /// How many events a stream reads at a time.
 const PAGE: i64 = 500;
@@ -134,8 +134,9 @@ impl Reader {
             if self.coordinator.is_closing() {
                 return None;
             }
+            // The answer has begun, so this is no longer part of its request.
             let page = self.coordinator.list_events(self.caller.namespace, self.after, &self.filter, PAGE, WAIT);
-            match self.caller.while_valid(page).await {
+            match Class::Read.scope(self.caller.while_valid(page)).await {
                 Ok(Ok(page)) => self.take(page),
                 Err(_) => return None,
                 Ok(Err(error)) => {

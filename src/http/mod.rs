@@ -74,6 +74,19 @@ pub fn router(coordinator: Coordinator, keyring: Keyring) -> Router {
     finished(router.with_state(coordinator))
 }
 
+/// A whole HTTP/1.1 answer for a client whose request is not even read, since the service is full.
+#[must_use]
+pub fn full() -> String {
+    let problem = problem::Problem::new(problem::Code::Overloaded, "the service has no seat for another connection");
+    let body = problem.to_json();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {}\r\nretry-after: 1\r\ncontent-length: {}\r\nconnection: \
+         close\r\n\r\n{body}",
+        problem::MEDIA_TYPE,
+        body.len()
+    )
+}
+
 /// The `OpenAPI` document of [`router`].
 #[must_use]
 pub fn openapi() -> Document {

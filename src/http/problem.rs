@@ -106,6 +106,11 @@ impl Problem {
         Self { errors, ..Self::new(Code::InvalidRequest, detail) }
     }
 
+    /// The text of its body.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers are JSON")
+    }
+
     /// The same with another action, where who asks makes a difference.
     #[must_use]
     pub fn with_action(self, action: Action) -> Self {
@@ -116,7 +121,7 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).expect("it was a StatusCode when the problem was made");
-        let body = serde_json::to_string(&self).expect("texts and numbers are JSON");
+        let body = self.to_json();
         let mut response = (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response();
         if self.code == Code::Unauthenticated {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -11,12 +11,30 @@ use tracing::field::Empty;
 use tracing::{Level, Span, info_span};
 
 use super::fallback;
+use crate::coordinator::Class;
 use crate::ids;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Longest request id that is taken over.
 const MAX_ID_BYTES: usize = 128;
+
+/// How much of the database's attention a request may have. What is no request for the database is not asked.
+async fn classed(request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
+    class(request.method(), route).scope(next.run(request)).await
+}
+
+fn class(method: &Method, route: &str) -> Class {
+    match (method, route) {
+        // What a worker says of itself and of what it runs.
+        (_, "/readyz") => Class::Sign,
+        (&Method::GET, _) => Class::Read,
+        (&Method::POST, "/v1/workers/{worker_id}/poll" | "/v1/workers/{worker_id}/drain") => Class::Work,
+        (_, route) if route.starts_with("/v1/attempts/") || route.starts_with("/v1/workers/") => Class::Sign,
+        _ => Class::Work,
+    }
+}
 
 /// The router, each request with an id and a span.
 pub(super) fn observed(router: Router) -> Router {
@@ -27,7 +45,11 @@ pub(super) fn observed(router: Router) -> Router {
         .on_response(DefaultOnResponse::new().level(Level::DEBUG))
         .on_failure(());
     // The layer added last is the outermost.
-    router.layer(CatchPanicLayer::custom(fallback::panicked)).layer(trace).layer(from_fn(identified))
+    router
+        .layer(from_fn(classed))
+        .layer(CatchPanicLayer::custom(fallback::panicked))
+        .layer(trace)
+        .layer(from_fn(identified))
 }
 
 /// Gives the request an id, the caller's own if it is fit for a log, and the answer the same.

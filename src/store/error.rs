@@ -6,6 +6,12 @@ pub enum Error {
     /// It cannot be reached or gave up; the same may work later.
     #[error("the database is unavailable: {0}")]
     Unavailable(#[source] sqlx::Error),
+    /// It was away a moment ago and has not been seen again; the same may work later.
+    #[error("the database is away")]
+    Away,
+    /// Too many wait for a connection; the same may work later.
+    #[error("too many wait for the database")]
+    Full,
     /// Two transactions stood in each other's way; the whole transaction may be tried again at once.
     #[error("the transaction has to be tried again: {0}")]
     Conflict(#[source] sqlx::Error),

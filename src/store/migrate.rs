@@ -1,7 +1,7 @@
 //! Brings the schema up to date.
 
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::{Connection as _, Executor as _, PgConnection, PgPool, Row as _};
 
 /// The migrations, in the binary.
 pub static MIGRATOR: Migrator = sqlx::migrate!("./migrations");
@@ -15,6 +15,13 @@ pub enum NotMigrated {
     /// Somebody else migrates, or keeps a table locked; the same may work later.
     #[error("another session migrates, or keeps a table locked: {0}")]
     Locked(#[source] sqlx::Error),
+    /// Connections are not what they seem: something between us and the database lends its own by the transaction.
+    #[error(
+        "it is reached through a pooler in transaction mode, in which what a connection is told, locks of sessions and \
+         prepared statements end up with others; use the server's own address, or a pool in session mode \
+         (pool_mode = session)"
+    )]
+    Pooled,
     /// A later version of this program has been here.
     #[error(
         "its schema is newer than this program: it has migration {0}, which is unknown here; run the version that \
@@ -52,11 +59,27 @@ fn is_lock_timeout(error: &sqlx::Error) -> bool {
 /// # Errors
 /// [`NotMigrated`].
 pub async fn run(pool: &PgPool) -> Result<(), NotMigrated> {
+    if is_pooled(pool).await.map_err(NotMigrated::Unavailable)? {
+        return Err(NotMigrated::Pooled);
+    }
     let mut connection = pool.acquire().await.map_err(NotMigrated::Unavailable)?.detach();
     let migrated = migrate(&mut connection).await;
     // It may be broken, which is no news then.
     let _ = connection.close().await;
     migrated
+}
+
+/// Whether two open connections are served by one process of the server, as those of a pooler are that lends its own by
+/// the transaction or the statement.
+async fn is_pooled(pool: &PgPool) -> Result<bool, sqlx::Error> {
+    let (mut one, mut other) = (pool.acquire().await?, pool.acquire().await?);
+    let mut pids = [0_i32; 2];
+    for (connection, pid) in [&mut one, &mut other].into_iter().zip(&mut pids) {
+        // By the simple protocol: a prepared statement would not get as far as an answer.
+        let row = connection.fetch_one(sqlx::raw_sql("/* store::migrate */ SELECT pg_backend_pid()")).await?;
+        *pid = row.try_get(0)?;
+    }
+    Ok(pids[0] == pids[1])
 }
 
 async fn migrate(connection: &mut PgConnection) -> Result<(), NotMigrated> {

@@ -11,6 +11,8 @@ pub mod db;
 pub mod error;
 pub mod event;
 pub mod feed;
+pub mod gate;
+mod health;
 pub mod intern;
 pub mod list;
 pub mod lock;
@@ -28,6 +30,7 @@ pub mod worker;
 
 pub use db::{Db, Tx};
 pub use error::{Error, Result};
+pub use gate::Class;
 
 /// A connection, in a transaction or not: what every function of the store takes.
 pub type Conn = sqlx::PgConnection;

@@ -1,42 +1,73 @@
 //! The connection pool.
 
 use std::str::FromStr as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Executor as _, PgPool};
+use sqlx::{Executor as _, PgConnection, PgPool};
 
 use super::error::Result;
+use super::health::Health;
 
-/// Connections a replica holds at the most. Parked polls hold none.
-pub const MAX_CONNECTIONS: u32 = 16;
+/// Connections for a command that is no service.
+const FEW: u32 = 4;
 
-/// Opens the pool. Nothing connects before the first use.
+/// What every connection is told once. Not as start-up parameters: `PgBouncer` refuses those.
+const SETTINGS: &str = "SET statement_timeout = '10s';
+    SET lock_timeout = '3s';
+    SET idle_in_transaction_session_timeout = '10s';
+    -- Durability is what is promised: a server configured otherwise does not take it away.
+    SET synchronous_commit = 'on'";
+
+/// How to connect to the database of this URL.
 ///
-/// A connection is not pinged before use, which would cost a round trip a statement; it is checked when it comes
-/// back. sqlx up to 0.9.0 returns a connection whose `begin()` was cancelled half-way inside the transaction it
-/// opened (transact-rs/sqlx#4393), so one that is still in a transaction is closed.
+/// # Errors
+/// When it cannot be read.
+pub(super) fn options(url: &str) -> Result<PgConnectOptions> {
+    // The digits are for old servers, and `PgBouncer` refuses that parameter, too.
+    Ok(PgConnectOptions::from_str(url)?.application_name("roadstead").extra_float_digits(None))
+}
+
+/// Opens a pool for a few statements, such as migrations. Nothing connects before the first use.
 ///
 /// # Errors
 /// When the URL cannot be read.
 pub fn open(url: &str) -> Result<PgPool> {
-    let options = PgConnectOptions::from_str(url)?.application_name("roadstead").options([
-        ("statement_timeout", "10s"),
-        ("lock_timeout", "3s"),
-        ("idle_in_transaction_session_timeout", "10s"),
-        // Durability is what is promised: a server configured otherwise does not take it away.
-        ("synchronous_commit", "on"),
-    ]);
-    Ok(PgPoolOptions::new()
-        .max_connections(MAX_CONNECTIONS)
+    Ok(of(options(url)?, FEW, Arc::new(Health::new())))
+}
+
+/// The pool of a service.
+///
+/// A connection is not pinged before use, which would cost a round trip a statement; it is checked when it comes
+/// back. sqlx up to 0.9.0 returns a connection whose `begin()` was cancelled half-way inside the transaction it
+/// opened (transact-rs/sqlx#4393), so one that is still in a transaction is closed. So is one that was opened before
+/// the database was away.
+pub(super) fn of(options: PgConnectOptions, most: u32, health: Arc<Health>) -> PgPool {
+    let at_return = Arc::clone(&health);
+    PgPoolOptions::new()
+        .max_connections(most)
         .acquire_timeout(Duration::from_secs(2))
         .test_before_acquire(false)
-        .after_release(|connection, _| {
+        .after_connect(|connection, _| Box::pin(prepare(connection)))
+        .before_acquire(move |_, meta| {
+            let fresh = !health.outlived(meta.age);
+            Box::pin(async move { Ok(fresh) })
+        })
+        .after_release(move |connection, _| {
+            let health = Arc::clone(&at_return);
             Box::pin(async move {
                 // One simple-protocol message: outside a transaction both functions give its own start.
                 let idle = connection.fetch_one("SELECT now() = statement_timestamp()").await;
+                if idle.is_err() {
+                    health.doubt();
+                }
                 Ok(idle.is_ok_and(|row| sqlx::Row::try_get(&row, 0).unwrap_or(false)))
             })
         })
-        .connect_lazy_with(options))
+        .connect_lazy_with(options)
+}
+
+async fn prepare(connection: &mut PgConnection) -> sqlx::Result<()> {
+    connection.execute(sqlx::raw_sql(SETTINGS)).await.map(drop)
 }

@@ -12,12 +12,16 @@ mod claims;
 mod connections;
 mod crowds;
 mod demo;
+mod door;
 mod embedded;
 mod feed;
 mod harness;
 mod hold_model;
 mod holds;
 mod leases;
+#[path = "../migrations.rs"]
+mod migrations;
+mod overload;
 mod pages;
 mod plans;
 mod process;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::Client;
@@ -23,6 +23,28 @@ impl Raw {
         );
         stream.write_all(&request.as_bytes()[..request.len() - but]).await.unwrap();
         Self(stream)
+    }
+
+    /// Connects and says this, which need not be a request or the whole of one.
+    pub async fn say(client: &Client, text: &str) -> Self {
+        let address = client.url().strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        Self(stream)
+    }
+
+    /// Says more, unless the other side has gone.
+    pub async fn go_on(&mut self, text: &str) -> bool {
+        self.0.write_all(text.as_bytes()).await.is_ok()
+    }
+
+    /// All that is answered until the other side closes the connection, which it must within 10 seconds.
+    pub async fn read_to_end(&mut self) -> String {
+        let mut answer = Vec::new();
+        // A reset is an end as well.
+        let read = tokio::time::timeout(Duration::from_secs(10), self.0.read_to_end(&mut answer)).await;
+        assert!(read.is_ok(), "the connection stays open; so far: {}", String::from_utf8_lossy(&answer));
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     /// Goes away after this time without having read anything: politely, or as a process that was killed does.

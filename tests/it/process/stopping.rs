@@ -48,6 +48,39 @@ async fn a_stop_answers_all_who_wait_and_exits_with_success() {
     .await;
 }
 
+/// B100: streams and parked polls in great number do not hold up a stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_fifty_streams_and_two_hundred_polls_in_time() {
+    with_process(async |t, service| {
+        let mut streams = JoinSet::new();
+        for _ in 0..50 {
+            let client = t.client.clone();
+            streams.spawn(async move {
+                let request = client.request(reqwest::Method::GET, "/v1/events/stream");
+                client.try_send(request).await.map(|reply| reply.status)
+            });
+        }
+        let mut polls = JoinSet::new();
+        for number in 0..200 {
+            let worker = Worker::register(&t.client, &format!("w{number}"), json!({"zone": "a"})).await;
+            polls.spawn(async move { worker.poll_reply(50.0).await });
+        }
+        let polled = "SELECT count(*) FROM worker_session WHERE last_seen > started_at";
+        until("all polls have arrived", async || t.count(polled).await == 200).await;
+        let asked = Instant::now();
+        service.stop().await;
+        println!("stopped after {:?}", asked.elapsed());
+        assert!(asked.elapsed() < IN_TIME, "{:?}", asked.elapsed());
+        while let Some(reply) = polls.join_next().await {
+            assert_eq!(reply.unwrap().ok()["tasks"], json!([]));
+        }
+        while let Some(status) = streams.join_next().await {
+            assert_eq!(status.unwrap().unwrap(), 200, "it ended as a stream ends, and was not cut");
+        }
+    })
+    .await;
+}
+
 /// A dispatch that the database keeps waiting, at a service that is asked to stop meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_lets_work_under_way_finish_and_takes_no_more() {
