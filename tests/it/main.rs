@@ -7,6 +7,7 @@
 mod access;
 #[path = "../architecture.rs"]
 mod architecture;
+mod bad_input;
 mod cancel;
 mod claims;
 mod connections;

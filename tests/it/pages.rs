@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use roadstead::server::Server;
+
 use crate::harness::client::reason;
-use crate::harness::{Client, Dice, Test, Worker, spawn, with};
+use crate::harness::{Client, Dice, Tap, Test, Worker, spawn, until, with};
 
 /// One page, and where the next one begins.
 async fn page(client: &Client, path: &str, cursor: Option<&str>) -> (Vec<Value>, Option<String>) {
@@ -398,6 +400,98 @@ async fn what_cannot_be_read_is_left_out_of_lists() {
         t.client.get("/v1/workers/w2").await.problem(500, "internal");
         sqlx::raw_sql("UPDATE run SET operation = 'start' WHERE run_id = 'r2'").execute(&t.pool).await.unwrap();
         t.advance(Duration::from_secs(1)).await;
+    })
+    .await;
+}
+
+/// However many runs wait for however many selectors, a page asks once what they wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_selectors_of_a_page_are_judged_by_one_statement() {
+    with(async |t| {
+        for number in 0..20 {
+            let body = json!({"worker_selector": {"zone": number.to_string()}});
+            t.client.dispatch(&format!("r{number:02}"), body).await.ok();
+        }
+        // Each reason there is among unclaimed tasks, and a selector that two share.
+        t.client.dispatch("twin", json!({"worker_selector": {"zone": "1"}})).await.ok();
+        Worker::register(&t.client, "free", json!({"zone": "1"})).await;
+        Worker::register(&t.client, "drained", json!({"zone": "2"})).await.beat(json!({"draining": true})).await.ok();
+        let busy = Worker::register(&t.client, "busy", json!({"zone": "3"})).await;
+        let task = busy.take().await;
+        busy.ack(&task).await.ok();
+        t.client.dispatch("after", json!({"worker_selector": {"zone": "3"}})).await.ok();
+
+        let tap = Tap::on(&t.database_url).await;
+        let server = Server::start(&t.config, &tap.url).await.unwrap();
+        let client = Client::new(&format!("http://{}", server.address()));
+        let asked = || {
+            let names = ["store::situation::read_all", "store::situation::read", "store::intern::label_sets_for"];
+            names.map(|name| tap.count(name))
+        };
+        let before = asked();
+        let (runs, _) = page(&client, "/v1/runs?status=queued&limit=500", None).await;
+        let after = asked();
+        let [all, single, label_sets] = [0, 1, 2].map(|at| after[at] - before[at]);
+        assert_eq!((all, single), (1, 0));
+        assert!(label_sets <= 1, "the sweep of the replica may have asked before; {label_sets}");
+        assert_eq!(runs.len(), 21);
+        for run in &runs {
+            // What the page says is what the run's own read says.
+            assert_eq!(client.run(run["run_id"].as_str().unwrap()).await["conditions"], run["conditions"]);
+        }
+        let reasons: BTreeMap<String, usize> = runs.iter().fold(BTreeMap::new(), |mut reasons, run| {
+            *reasons.entry(reason(run).1).or_default() += 1;
+            reasons
+        });
+        let expected = [("AwaitingPoll", 2), ("NoMatchingWorker", 17), ("WorkersBusy", 1), ("WorkersDraining", 1)];
+        assert_eq!(reasons, expected.map(|(reason, runs)| (reason.to_owned(), runs)).into());
+        server.stop().await;
+        busy.report(&task, "succeeded").await.ok();
+    })
+    .await;
+}
+
+/// Who waits costs a share of one statement per interval, however many wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_waiting_reads_cost_one_statement_an_interval() {
+    with(async |t| {
+        for number in 0..20 {
+            t.client.dispatch(&format!("r{number}"), json!({"worker_selector": {"zone": "b"}})).await.ok();
+        }
+        let tap = Tap::on(&t.database_url).await;
+        let server = Server::start(&t.config, &tap.url).await.unwrap();
+        let client = Client::new(&format!("http://{}", server.address()));
+        let mut waiting = tokio::task::JoinSet::new();
+        for number in 0..200 {
+            let (client, path) =
+                (client.clone(), format!("/v1/dags/dag/runs/r{}?wait_for=finished&wait_seconds=40", number % 20));
+            waiting.spawn(async move { client.get(&path).await.ok() });
+        }
+        let reads = |counts: &BTreeMap<String, u64>| {
+            let of_reads =
+                counts.iter().filter(|(name, _)| name.starts_with("store::read") || name.starts_with("store::sit"));
+            of_reads.filter(|(name, _)| *name != "store::read::versions").map(|(_, count)| count).sum::<u64>()
+        };
+        until("all of them wait", async || tap.count("store::read::runs") >= 200).await;
+        // The last of them may still be reading what the run waits for.
+        let looks = tap.count("store::read::versions");
+        until("a whole look", async || tap.count("store::read::versions") > looks + 1).await;
+        let (before, began) = (tap.counts(), std::time::Instant::now());
+        until("six more", async || tap.count("store::read::versions") >= before["store::read::versions"] + 6).await;
+        let (after, took) = (tap.counts(), began.elapsed());
+        let looks = after["store::read::versions"] - before["store::read::versions"];
+        let intervals = took.as_secs_f64() / t.config.coordinator.fallback_interval.as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "a handful")]
+        let looks = looks as f64;
+        assert!(looks <= intervals + 1.0, "{looks} looks in {intervals} intervals");
+        assert_eq!(reads(&after), reads(&before), "nobody reads who has nothing to tell");
+        for number in 0..20 {
+            t.client.cancel(&format!("r{number}")).await.ok();
+        }
+        while let Some(read) = waiting.join_next().await {
+            assert_eq!(read.unwrap()["status"], "aborted");
+        }
+        server.stop().await;
     })
     .await;
 }

@@ -379,3 +379,58 @@ async fn a_page_of_runs_costs_the_same_however_many_there_are() {
         assert!(*blocks <= 120, "{list} reads {blocks} blocks for 50 runs");
     }
 }
+
+/// Workers that were, `n` of them, and a hundred that are; half of either offer what the others do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_workers_costs_the_same_however_many_there_ever_were() {
+    let mut read = Vec::new();
+    for n in [FEW, MANY] {
+        with(async |t| {
+            intern(t).await;
+            for statement in [
+                "INSERT INTO worker_session (namespace_id, worker_id, session_id, label_set_no, slots, stale_after,
+                    lease_ttl, started_at, last_seen, present_from, ended_at, end_reason)
+                 SELECT 1, 'w' || lpad(i::text, 9, '0'), 's', 1, 1, '1 hour', '1 hour', at, at,
+                     CASE WHEN alive THEN at END, CASE WHEN NOT alive THEN at END, CASE WHEN NOT alive THEN 'left' END
+                 FROM generate_series(1, N) i,
+                     LATERAL (SELECT clock_timestamp() AS at, i % (N / 100) = 0 AS alive) v",
+                "INSERT INTO worker (namespace_id, worker_id, session_id, created_at)
+                 SELECT 1, worker_id, session_id, started_at FROM worker_session",
+                "VACUUM ANALYZE",
+            ] {
+                let statement =
+                    statement.replace("(1, N)", &format!("(1, {n})")).replace("(N / 100)", &(n / 100).to_string());
+                sqlx::raw_sql(AssertSqlSafe(statement)).execute(&t.pool).await.unwrap();
+            }
+            let (from, middle) = ("1, ''".to_owned(), format!("1, 'w{:09}'", n / 2));
+            let alive = format!("{from}, false, '{{}}', 'healthy', 51");
+            let alive_on = format!("{middle}, false, '{{zone=b}}', 'healthy', 51");
+            let all = format!("{from}, true, '{{}}', NULL, 51");
+            let all_on = format!("{middle}, true, '{{}}', NULL, 51");
+            let offering = format!("{middle}, false, '{{zone=b}}', NULL, 51");
+            let ended = format!("{middle}, false, '{{}}', 'ended', 51");
+            read.push(
+                measure(
+                    t,
+                    &[
+                        ("store::list::workers (alive)", &alive),
+                        ("store::list::workers (alive)", &alive_on),
+                        ("store::list::workers (all)", &all),
+                        ("store::list::workers (all)", &all_on),
+                        ("store::list::workers (all)", &offering),
+                        ("store::list::workers (all)", &ended),
+                    ],
+                )
+                .await,
+            );
+            // What nobody offers is looked for in a window, and no further.
+            let nobody = format!("{from}, false, '{{zone=x}}', NULL, 51");
+            for (list, blocks) in measure(t, &[("store::list::workers (all)", &nobody)]).await {
+                assert!(blocks <= 8 * roadstead::store::list::WINDOW, "{list} reads {blocks} blocks");
+            }
+            sqlx::raw_sql("TRUNCATE worker, worker_session").execute(&t.pool).await.unwrap();
+        })
+        .await;
+    }
+    assert_flat(&read[0], &read[1]);
+}

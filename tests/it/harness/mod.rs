@@ -8,6 +8,7 @@ mod document;
 mod folder;
 pub mod program;
 pub mod raw;
+mod tap;
 pub mod worker;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ pub use clock::seconds;
 pub use folder::Folder;
 pub use program::Program;
 pub use raw::{Dice, Raw};
+pub use tap::Tap;
 pub use worker::Worker;
 
 /// Settings of a test's service: those of the product, but with a quick sweep.

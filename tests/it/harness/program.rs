@@ -113,6 +113,12 @@ impl Program {
         Pid::from_raw(self.child.id().expect("it runs").try_into().unwrap())
     }
 
+    /// The bytes of memory it has in use.
+    pub fn memory(&self) -> usize {
+        let pages = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    }
+
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

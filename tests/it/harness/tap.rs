@@ -1,0 +1,95 @@
+//! A tap on the wire between a service and its database, which counts statements by the names they open with.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use percent_encoding::percent_decode_str;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixStream};
+
+use super::spawn;
+
+/// A place to connect to in the stead of a database.
+pub struct Tap {
+    /// The URL for the service to be watched.
+    pub url: String,
+    counts: Arc<Mutex<BTreeMap<String, u64>>>,
+}
+
+impl Tap {
+    /// Taps the way to this database of the shared server.
+    pub async fn on(database_url: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (path, parameters) = database_url.split_once('?').unwrap();
+        let folder = parameters.split('&').find_map(|parameter| parameter.strip_prefix("host=")).unwrap();
+        let socket = format!("{}/.s.PGSQL.5432", percent_decode_str(folder).decode_utf8().unwrap());
+        let name = path.rsplit('/').next().unwrap();
+        let counts = Arc::new(Mutex::new(BTreeMap::new()));
+        let tap = Self {
+            url: format!("postgres://roadstead@127.0.0.1:{port}/{name}?sslmode=disable"),
+            counts: Arc::clone(&counts),
+        };
+        spawn(async move {
+            while let Ok((service, _)) = listener.accept().await {
+                let server = UnixStream::connect(&socket).await.unwrap();
+                let (mut from_service, mut to_service) = service.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                let counts = Arc::clone(&counts);
+                spawn(async move { tokio::io::copy(&mut from_server, &mut to_service).await });
+                spawn(async move {
+                    let mut prepared = HashMap::new();
+                    let mut started = false;
+                    // A message is its kind, but for the very first, its length and the rest.
+                    while let Some((whole, kind, rest)) = message(&mut from_service, started).await {
+                        started = true;
+                        count(kind, &rest, &mut prepared, &counts);
+                        if to_server.write_all(&whole).await.is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        tap
+    }
+
+    /// How often this statement has been executed.
+    pub fn count(&self, name: &str) -> u64 {
+        self.counts.lock().unwrap().get(name).copied().unwrap_or_default()
+    }
+
+    /// How often each statement has been executed.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        self.counts.lock().unwrap().clone()
+    }
+}
+
+/// Parse tells what a prepared statement is, Bind executes it.
+fn count(kind: u8, rest: &[u8], prepared: &mut HashMap<Vec<u8>, String>, counts: &Mutex<BTreeMap<String, u64>>) {
+    let mut texts = rest.split(|byte| *byte == 0);
+    let (Some(first), Some(second)) = (texts.next(), texts.next()) else { return };
+    match kind {
+        b'P' => {
+            let query = String::from_utf8_lossy(second);
+            let name = query.strip_prefix("/* ").and_then(|query| query.split_once(" */"));
+            prepared.insert(first.to_vec(), name.map_or_else(|| query.to_string(), |(name, _)| name.to_owned()));
+        }
+        b'B' => {
+            let name = prepared.get(second).cloned().unwrap_or_default();
+            *counts.lock().unwrap().entry(name).or_default() += 1;
+        }
+        _ => {}
+    }
+}
+
+async fn message(from: &mut (impl AsyncRead + Unpin), started: bool) -> Option<(Vec<u8>, u8, Vec<u8>)> {
+    let mut whole = vec![0; if started { 5 } else { 4 }];
+    from.read_exact(&mut whole).await.ok()?;
+    let kind = if started { whole[0] } else { 0 };
+    let length = u32::from_be_bytes(whole[whole.len() - 4..].try_into().unwrap());
+    let mut rest = vec![0; usize::try_from(length).unwrap() - 4];
+    from.read_exact(&mut rest).await.ok()?;
+    whole.extend(&rest);
+    Some((whole, kind, rest))
+}
