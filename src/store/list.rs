@@ -3,6 +3,7 @@
 //! A list has one statement per access path and direction, chosen in Rust, so that each reads its index in the order of
 //! the answer and begins where the page before it ended. What the index cannot tell is checked row by row, on a window
 //! of [`WINDOW`] rows: a page never costs more than that, may be short for it, and says then where the next one begins.
+//! The file is long because the paths are to be compared with each other: apart, they would soon differ by accident.
 
 use sqlx::PgConnection;
 
