@@ -114,12 +114,14 @@ async fn runs_of_one_microsecond_are_told_apart_by_their_names() {
         ];
         for (query, expected) in &cases {
             let backwards: Vec<String> = expected.iter().rev().cloned().collect();
-            for limit in [1, 2, 7, 500] {
+            for limit in [1, 7] {
                 assert_eq!(
                     listed(&t.client, &format!("{query}&limit={limit}&order=oldest")).await,
                     *expected,
                     "{query}"
                 );
+            }
+            for limit in [2, 500] {
                 assert_eq!(listed(&t.client, &format!("{query}&limit={limit}")).await, backwards, "{query}");
             }
         }
@@ -477,7 +479,7 @@ async fn two_hundred_waiting_reads_cost_one_statement_an_interval() {
         let looks = tap.count("store::read::versions");
         until("a whole look", async || tap.count("store::read::versions") > looks + 1).await;
         let (before, began) = (tap.counts(), std::time::Instant::now());
-        until("six more", async || tap.count("store::read::versions") >= before["store::read::versions"] + 6).await;
+        until("four more", async || tap.count("store::read::versions") >= before["store::read::versions"] + 4).await;
         let (after, took) = (tap.counts(), began.elapsed());
         let looks = after["store::read::versions"] - before["store::read::versions"];
         let intervals = took.as_secs_f64() / t.config.coordinator.fallback_interval.as_secs_f64();
