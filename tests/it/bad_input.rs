@@ -48,21 +48,19 @@ async fn deep_json_is_refused_beyond_the_documented_depth() {
         let worker = Worker::register(&t.client, "w", json!({})).await;
         let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
         let body = |levels: usize| format!(r#"{{"dag_name": "dag", "run_id": "r", "params": {}}}"#, deep(levels));
-        for levels in [128, 129, 1_000, 100_000, 1_000_000] {
+        for levels in [120, 127, 129, 1_000, 100_000, 1_000_000] {
             let problem = post_text(&t.client, "/v1/runs", body(levels)).await.problem(400, "malformed-json");
-            assert!(problem["detail"].as_str().unwrap().contains("128 levels"), "{problem:#}");
+            assert!(problem["detail"].as_str().unwrap().contains("120 levels"), "{problem:#}");
         }
         // The body itself is the first level.
-        post_text(&t.client, "/v1/runs", body(127)).await.ok();
-        let run = t.client.send(t.client.request(reqwest::Method::GET, "/v1/dags/dag/runs/r?include=payload")).await;
-        assert_eq!(run.status, 200);
-        let text = run.body.as_str().map_or_else(|| run.body.to_string(), str::to_owned);
-        assert!(text.contains(&deep(127)), "it is read back as it was sent");
+        post_text(&t.client, "/v1/runs", body(119)).await.ok();
+        // Every reader of 128 levels, as the one in this test is, reads it back wherever it stands.
+        let sent: serde_json::Value = serde_json::from_str(&deep(119)).unwrap();
+        assert_eq!(t.client.get("/v1/dags/dag/runs/r?include=payload").await.ok()["params"], sent);
         assert_eq!(t.client.get("/v1/runs").await.ok()["runs"].as_array().unwrap().len(), 1);
-        let polled =
-            t.client.post("/v1/workers/w/poll", &json!({"session_id": worker.session_id, "wait_seconds": 5})).await;
-        let text = polled.body.as_str().map_or_else(|| polled.body.to_string(), str::to_owned);
-        assert!(text.contains(&deep(127)), "and handed on");
+        let poll = json!({"session_id": worker.session_id, "wait_seconds": 5});
+        let polled = t.client.post("/v1/workers/w/poll", &poll).await.ok();
+        assert_eq!(polled["tasks"][0]["params"], sent, "{polled:#}");
     })
     .await;
 }

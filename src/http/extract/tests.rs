@@ -107,7 +107,7 @@ async fn malformed_json_is_told_with_its_place() {
         (r#"{"dag_name": "a", "params": {"x": {"k": 1, "k": 2}}}"#.to_owned(), "stands twice"),
         (r#"{"dag_name": "a\u0000"}"#.to_owned(), "contains \\u0000"),
         (r#"{"dag_name": "a", "context": "\ud800"}"#.to_owned(), "half of a surrogate pair"),
-        (deep, "nested more than 128 levels deep"),
+        (deep, "nested more than 120 levels deep"),
     ] {
         let problem = problem(with_body("/strict", body.clone())).await;
         assert_eq!(problem["code"], "malformed-json", "{body}");

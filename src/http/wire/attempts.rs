@@ -115,7 +115,7 @@ pub struct ReportRequest {
     /// What went wrong, for people; cut at 16 KiB.
     #[schema(nullable = false)]
     pub error: Option<String>,
-    /// What it leaves: any JSON, kept as sent. Over 256 KiB, or nested more than 128 levels deep, it is dropped and the
+    /// What it leaves: any JSON, kept as sent. Over 256 KiB, or nested more than 120 levels deep, it is dropped and the
     /// run says `output_dropped`.
     #[schema(value_type = serde_json::Value, required = false)]
     pub output: Option<String>,
@@ -277,8 +277,8 @@ mod tests {
         let dropped = report(&format!(r#""output": {0}, "progress": {0}"#, text(MAX_OUTPUT_BYTES + 1)));
         assert_eq!((dropped.left, dropped.output_dropped), (Left::default(), true));
         let deep = |levels: usize| format!(r#""output": {}{}"#, "[".repeat(levels), "]".repeat(levels));
-        assert!(!report(&deep(127)).output_dropped);
-        assert!(report(&deep(128)).output_dropped);
+        assert!(!report(&deep(119)).output_dropped);
+        assert!(report(&deep(120)).output_dropped);
         assert!(report(&deep(100_000)).output_dropped);
     }
 
