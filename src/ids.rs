@@ -68,7 +68,7 @@ macro_rules! text_id {
 }
 
 text_id!(
-    /// A DAG's name: 1 to 250 printable characters.
+    /// A DAG's name: 1 to 250 printable characters, neither `.` nor `..`.
     DagName,
     check_dag_name
 );
@@ -93,10 +93,10 @@ fn check_dag_name(text: &str) -> Result<(), InvalidName> {
     if !(1..=250).contains(&length) {
         return Err(InvalidName(format!("must have 1 to 250 characters, has {length}")));
     }
-    if text.chars().any(char::is_control) {
-        return Err(InvalidName("must not contain control characters".into()));
+    if let Some(bad) = text.chars().find(|c| is_invisible(*c)) {
+        return Err(InvalidName(format!("must be printable, has {bad:?}")));
     }
-    Ok(())
+    not_dots(text)
 }
 
 fn check_id(text: &str) -> Result<(), InvalidName> {
@@ -106,10 +106,21 @@ fn check_id(text: &str) -> Result<(), InvalidName> {
     if let Some(bad) = text.chars().find(|c| !(c.is_ascii_alphanumeric() || "._:@+~=-".contains(*c))) {
         return Err(InvalidName(format!("may contain A-Z a-z 0-9 . _ : @ + ~ = - only, has {bad:?}")));
     }
-    if text == "." || text == ".." {
-        return Err(InvalidName(format!("must not be {text:?}")));
-    }
-    Ok(())
+    not_dots(text)
+}
+
+/// Clients resolve these in a path, and so end up elsewhere.
+fn not_dots(text: &str) -> Result<(), InvalidName> {
+    if text == "." || text == ".." { Err(InvalidName(format!("must not be {text:?}"))) } else { Ok(()) }
+}
+
+/// Whether a character shows nothing of itself: control characters, and those that join, hide or turn round what is
+/// beside them, so that two names look the same or one looks like another. Not the two
+/// joiners that some scripts are written with.
+pub(crate) fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// A run's identity: its DAG's name and its run id together, as DAG tools know it.
@@ -250,10 +261,10 @@ mod tests {
 
     #[test]
     fn dag_names_are_printable() {
-        for good in ["etl", "täglich / Bericht", &"ä".repeat(250)] {
+        for good in ["etl", "täglich / Bericht", "...", "\u{1f468}\u{1f3fd}", &"ä".repeat(250)] {
             assert!(DagName::parse(good).is_ok(), "{good}");
         }
-        for bad in ["", "a\u{0}b", "a\nb", &"ä".repeat(251)] {
+        for bad in ["", ".", "..", "a\u{0}b", "a\nb", "a\u{200b}", "\u{202e}a", "\u{feff}", &"ä".repeat(251)] {
             assert!(DagName::parse(bad).is_err(), "{bad}");
         }
     }

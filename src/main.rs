@@ -1,6 +1,6 @@
 //! The `roadstead` program: sub-commands, and what each needs to be built.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -25,7 +25,7 @@ enum Command {
     /// Bring the database's schema up to date and exit.
     Migrate(Flags),
     /// Watch a run wait for its worker, on a database of its own that is gone afterwards.
-    Demo,
+    Demo(DemoFlags),
     /// Run a command once for each task that this worker is given.
     Worker(worker::WorkerArgs),
     /// Print the OpenAPI document.
@@ -40,6 +40,13 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+}
+
+#[derive(clap::Args)]
+struct DemoFlags {
+    /// Run the embedded Postgres with `postgres` and `initdb` of this folder
+    #[arg(long, value_name = "FOLDER")]
+    pg_bin_dir: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -94,7 +101,7 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Serve(flags) => serve(&flags).await,
             Command::Migrate(flags) => migrate(&flags).await,
-            Command::Demo => play_demo().await,
+            Command::Demo(flags) => play_demo(flags).await,
             Command::Worker(args) => {
                 telemetry::start(telemetry::DEFAULT);
                 return worker::run(args).await;
@@ -155,6 +162,7 @@ async fn serve(flags: &Flags) -> Result<(), Failed> {
     telemetry::start(telemetry::DEFAULT);
     let mut signals = Signals::new()?;
     let config = load(flags)?;
+    Server::check_address(&config).await?;
     let (url, embedded) = tokio::select! {
         found = database(&config) => found?,
         // What was begun of an embedded Postgres is told by the kernel that we are gone.
@@ -211,13 +219,15 @@ async fn migrate(flags: &Flags) -> Result<(), Failed> {
     Ok(())
 }
 
-async fn play_demo() -> Result<(), Failed> {
+async fn play_demo(flags: DemoFlags) -> Result<(), Failed> {
     telemetry::start("warn");
     let config =
         Config::load(None, std::iter::empty(), &Flags { listen: Some("127.0.0.1:0".into()), ..Flags::default() })
             .map_err(|error| Failed::new(&error, 78))?;
     let folder = std::env::temp_dir().join(format!("roadstead-demo-{}", std::process::id()));
-    let embedded = embed(Settings::new(&folder)).await?;
+    let mut settings = Settings::new(&folder);
+    settings.bin_dir = flags.pg_bin_dir;
+    let embedded = embed(settings).await?;
     println!("embedded PostgreSQL {} in {}", embedded.version(), folder.display());
     let played = on_a_service(&config, embedded.url()).await;
     embedded.stop().await;

@@ -61,6 +61,15 @@ pub struct Server {
 }
 
 impl Server {
+    /// Whether the address can be listened on, for those who have much to do before they start.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`].
+    pub async fn check_address(config: &Config) -> Result<(), ServerError> {
+        let listen = config.http.listen;
+        TcpListener::bind(listen).await.map(drop).map_err(|error| ServerError::Listen(listen, error))
+    }
+
     /// Brings the schema up to date, sweeps once, and listens.
     ///
     /// Raises the process's limit of open files to what the system allows it. The sweep comes first so that an outage is on record before anybody judges a clock across it.

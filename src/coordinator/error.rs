@@ -13,7 +13,7 @@ pub enum Error {
     #[error("overloaded")]
     Overloaded,
     /// The database cannot be reached, or gave up: the same request may be sent again.
-    #[error("the database is unavailable: {0}")]
+    #[error("{0}")]
     Unavailable(String),
     /// A fault of ours. The text is for the log, never for the answer.
     #[error("internal: {0}")]
@@ -56,9 +56,12 @@ impl From<Fault> for Error {
         match fault {
             Fault::Refused(refusal) => Self::Refused(refusal),
             Fault::Store(store::Error::Full) => Self::Overloaded,
-            Fault::Store(error @ (store::Error::Unavailable(_) | store::Error::Away | store::Error::Conflict(_))) => {
-                Self::Unavailable(error.to_string())
-            }
+            Fault::Store(
+                error @ (store::Error::Unavailable(_)
+                | store::Error::Locked(_)
+                | store::Error::Away
+                | store::Error::Conflict(_)),
+            ) => Self::Unavailable(error.to_string()),
             Fault::Store(
                 error @ (store::Error::Statement(_) | store::Error::Unreadable(_) | store::Error::RowCount { .. }),
             ) => Self::Internal(error.to_string()),

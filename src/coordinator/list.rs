@@ -1,6 +1,5 @@
 //! Pages of runs and of workers.
 
-use super::error::Fault;
 use super::{Coordinator, Error};
 use crate::domain::condition::Reason;
 use crate::domain::run::Status;
@@ -42,7 +41,7 @@ impl Coordinator {
                 Some(reason) => self.waiting_for(&mut conn, namespace, filter, reason, after, limit).await,
             }
         };
-        read.await.map_err(|error: store::Error| Fault::from(error).into())
+        super::patiently::<_, store::Error>(read).await
     }
 
     /// A page of queued runs with this reason. Reasons are nowhere stored: as many runs as any page may look at are
@@ -118,7 +117,7 @@ impl Coordinator {
             views.retain(|view| filter.state.is_none_or(|state| view.state == state));
             Ok(Page { items: views, next: found.next })
         };
-        read.await.map_err(|error: store::Error| Fault::from(error).into())
+        super::patiently::<_, store::Error>(read).await
     }
 }
 

@@ -203,7 +203,7 @@ impl Coordinator {
             }
         };
         match failed {
-            Fault::Store(store::Error::Unavailable(_) | store::Error::Away) => Err(failed),
+            Fault::Store(store::Error::Unavailable(_) | store::Error::Locked(_) | store::Error::Away) => Err(failed),
             error => {
                 tracing::warn!(attempt = %ids[0], %error, "left to the next pass");
                 Ok(0)

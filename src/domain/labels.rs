@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::WorkerId;
+use crate::ids::{WorkerId, is_invisible};
 
 /// Most labels a worker or a run may carry.
 pub const MAX_LABELS: usize = 64;
@@ -66,8 +66,8 @@ pub fn check_value(value: &str) -> Result<(), String> {
     if value.len() > 128 {
         return Err(format!("a label's value must have at most 128 bytes, has {}", value.len()));
     }
-    if value.chars().any(char::is_control) {
-        return Err("a label's value must not contain control characters".into());
+    if let Some(bad) = value.chars().find(|c| is_invisible(*c)) {
+        return Err(format!("a label's value must be printable, has {bad:?}"));
     }
     if value.contains(',') {
         return Err("a label's value must not contain commas".into());

@@ -25,6 +25,8 @@ use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 use utoipa_axum::routes;
 
+pub use request::{MAX_HEAD_BYTES, MAX_HEADERS};
+
 use api::Api;
 use guard::Guard;
 

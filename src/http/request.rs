@@ -4,13 +4,14 @@ use axum::Router;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::{Next, from_fn};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnResponse, TraceLayer};
 use tracing::field::Empty;
 use tracing::{Level, Span, info_span};
 
 use super::fallback;
+use super::problem::{Code, Problem};
 use crate::coordinator::Class;
 use crate::ids;
 
@@ -18,6 +19,35 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Longest request id that is taken over.
 const MAX_ID_BYTES: usize = 128;
+
+/// The most headers of a request.
+pub const MAX_HEADERS: usize = 100;
+
+/// The most bytes of a request's headers together, names and values.
+pub const MAX_HEAD_BYTES: u32 = 32 * 1024;
+
+/// The most bytes of a request's path and query.
+const MAX_TARGET_BYTES: usize = 16 * 1024;
+
+/// Refuses a head that is larger than anybody needs.
+async fn of_size(request: Request, next: Next) -> Response {
+    let (headers, target) = (request.headers(), request.uri().path_and_query());
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if headers.len() > MAX_HEADERS || bytes > MAX_HEAD_BYTES as usize {
+        let detail = format!(
+            "the request must have at most {MAX_HEADERS} headers of {MAX_HEAD_BYTES} bytes together, and has {} of {bytes}",
+            headers.len()
+        );
+        return Problem::new(Code::HeadersTooLarge, detail).into_response();
+    }
+    match target.map(|target| target.as_str().len()) {
+        Some(bytes) if bytes > MAX_TARGET_BYTES => {
+            let detail = format!("path and query must have at most {MAX_TARGET_BYTES} bytes, and have {bytes}");
+            Problem::new(Code::UriTooLong, detail).into_response()
+        }
+        Some(_) | None => next.run(request).await,
+    }
+}
 
 /// How much of the database's attention a request may have. What is no request for the database is not asked.
 async fn classed(request: Request, next: Next) -> Response {
@@ -47,6 +77,7 @@ pub(super) fn observed(router: Router) -> Router {
     // The layer added last is the outermost.
     router
         .layer(from_fn(classed))
+        .layer(from_fn(of_size))
         .layer(CatchPanicLayer::custom(fallback::panicked))
         .layer(trace)
         .layer(from_fn(identified))

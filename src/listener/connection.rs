@@ -19,15 +19,17 @@ use super::body::{Answer, Timed};
 use super::pulse::{Overdue, Pulse};
 use super::stream::Watched;
 use super::{Door, tls};
+use crate::http;
 
-/// The most headers of a request.
-const MAX_HEADERS: usize = 100;
+/// The most headers of a request. What exceeds it, or one of the next two, is refused without a problem document: they
+/// are twice what the interface takes, which refuses with one.
+const MAX_HEADERS: usize = 2 * http::MAX_HEADERS;
 
 /// The most bytes of a request's headers where the protocol counts them alone.
-const MAX_HEADER_BYTES: u32 = 16 * 1024;
+const MAX_HEADER_BYTES: u32 = 2 * http::MAX_HEAD_BYTES;
 
 /// The most bytes of a request's head, and of an answer that waits to be read.
-const MAX_HEAD_BYTES: usize = 64 * 1024;
+const MAX_HEAD_BYTES: usize = MAX_HEADER_BYTES as usize;
 
 /// The most requests at a time on a connection that many share.
 const MAX_STREAMS: u32 = 100;

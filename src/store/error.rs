@@ -6,6 +6,9 @@ pub enum Error {
     /// It cannot be reached or gave up; the same may work later.
     #[error("the database is unavailable: {0}")]
     Unavailable(#[source] sqlx::Error),
+    /// Somebody else kept locked what is needed; the same may work later.
+    #[error("somebody keeps a row locked: {0}")]
+    Locked(#[source] sqlx::Error),
     /// It was away a moment ago and has not been seen again; the same may work later.
     #[error("the database is away")]
     Away,
@@ -42,11 +45,13 @@ impl From<sqlx::Error> for Error {
         match (code.as_deref(), &error) {
             // serialization_failure, deadlock_detected
             (Some("40001" | "40P01"), _) => Self::Conflict(error),
+            // lock_not_available
+            (Some("55P03"), _) => Self::Locked(error),
             // connection exceptions, too many connections, out of resources, shutdown and crash of the server,
-            // lock and statement timeouts, a server that is read-only because it is not the primary (any more)
+            // statement timeouts, a server that is read-only because it is not the primary (any more)
             (Some(code), _)
                 if ["08", "53", "57"].iter().any(|class| code.starts_with(class))
-                    || ["55P03", "25006", "25P03"].contains(&code) =>
+                    || ["25006", "25P03"].contains(&code) =>
             {
                 Self::Unavailable(error)
             }

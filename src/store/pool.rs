@@ -68,6 +68,7 @@ pub(super) fn of(options: PgConnectOptions, most: u32, health: Arc<Health>) -> P
         .connect_lazy_with(options)
 }
 
-async fn prepare(connection: &mut PgConnection) -> sqlx::Result<()> {
+/// Tells a new connection what every one is told.
+pub(super) async fn prepare(connection: &mut PgConnection) -> sqlx::Result<()> {
     connection.execute(sqlx::raw_sql(SETTINGS)).await.map(drop)
 }

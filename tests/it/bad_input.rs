@@ -107,3 +107,40 @@ async fn write_all_then_read(client: &Client, bytes: usize) -> String {
     stream.read_to_string(&mut reply).await.unwrap();
     reply
 }
+
+/// Heads that are larger than anybody needs are refused as everything else is.
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_are_bounded() {
+    with(async |t| {
+        let get = |path: &str| t.client.request(reqwest::Method::GET, path);
+        let target = |bytes: usize| format!("/v1/runs?label={}", "a".repeat(bytes - "/v1/runs?label=".len()));
+        t.client.send(get(&target(16 << 10))).await.problem(422, "invalid-request");
+        let problem = t.client.send(get(&target((16 << 10) + 1))).await.problem(414, "uri-too-long");
+        assert!(problem["detail"].as_str().unwrap().contains("16384"), "{problem:#}");
+        let with_header = |bytes: usize| get("/v1/runs").header("x-long", "a".repeat(bytes));
+        t.client.send(with_header(31 << 10)).await.ok();
+        t.client.send(with_header(33 << 10)).await.problem(431, "headers-too-large");
+        let with_headers =
+            |count: usize| (0..count).fold(get("/v1/runs"), |request, n| request.header(format!("x-{n}"), "a"));
+        t.client.send(with_headers(90)).await.ok();
+        t.client.send(with_headers(101)).await.problem(431, "headers-too-large");
+    })
+    .await;
+}
+
+/// A result is not lost to a large output: what is dropped of a report has been read first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_with_a_large_output_is_taken_without_it() {
+    with(async |t| {
+        let worker = Worker::register(&t.client, "w", json!({})).await;
+        t.client.dispatch("r", json!({})).await.ok();
+        let task = worker.take().await;
+        worker.ack(&task).await.ok();
+        let report = |bytes: usize| json!({"status": "succeeded", "output": "x".repeat(bytes)});
+        worker.say(&task, "report", report(16 << 20)).await.problem(413, "payload-too-large");
+        worker.say(&task, "report", report(15 << 20)).await.ok();
+        let run = t.client.run("r").await;
+        assert_eq!((&run["status"], &run["output_dropped"]), (&json!("succeeded"), &json!(true)), "{run:#}");
+    })
+    .await;
+}

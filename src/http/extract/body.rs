@@ -14,9 +14,6 @@ use super::{Fields, FromFields, Reading, Settings};
 use crate::http::json;
 use crate::http::problem::{Code, Problem};
 
-/// The largest body.
-pub const MAX_BYTES: usize = 4 * 1024 * 1024;
-
 /// The most that is set aside for a body on its word alone.
 const PREPARED_BYTES: usize = 64 * 1024;
 
@@ -38,7 +35,7 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let bytes = read_whole(&parts.headers, body).await?;
+        let bytes = read_whole(&parts.headers, body, T::MAX_BYTES).await?;
         if bytes.is_empty() && T::MAY_BE_EMPTY {
             return from_text("{}", state);
         }
@@ -99,20 +96,20 @@ fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(Code::UnsupportedMediaType, detail))
 }
 
-async fn read_whole(headers: &HeaderMap, mut body: Body) -> Result<Vec<u8>, Problem> {
+async fn read_whole(headers: &HeaderMap, mut body: Body, most: usize) -> Result<Vec<u8>, Problem> {
     let announced = body.size_hint().lower();
-    if announced > MAX_BYTES as u64 && headers.contains_key(header::EXPECT) {
+    if announced > most as u64 && headers.contains_key(header::EXPECT) {
         // It has not sent the body yet, and will not once it has this answer.
-        return Err(too_large());
+        return Err(too_large(most));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(announced).unwrap_or(MAX_BYTES).min(PREPARED_BYTES));
+    let mut bytes = Vec::with_capacity(usize::try_from(announced).unwrap_or(most).min(PREPARED_BYTES));
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let frame = frame.map_err(|_| Problem::new(Code::MalformedJson, "the body broke off"))?;
         let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > MAX_BYTES {
+        if bytes.len() + data.len() > most {
             drop(bytes);
             drain(body).await;
-            return Err(too_large());
+            return Err(too_large(most));
         }
         bytes.extend_from_slice(&data);
     }
@@ -125,6 +122,6 @@ async fn drain(mut body: Body) {
     _ = tokio::time::timeout(DRAIN, rest).await;
 }
 
-fn too_large() -> Problem {
-    Problem::new(Code::PayloadTooLarge, format!("the body must have at most {MAX_BYTES} bytes"))
+fn too_large(most: usize) -> Problem {
+    Problem::new(Code::PayloadTooLarge, format!("the body must have at most {most} bytes"))
 }

@@ -23,6 +23,8 @@ pub enum Reading {
 pub trait FromFields: Sized {
     /// How its parts are taken.
     const READING: Reading;
+    /// The largest body it may come in, in bytes.
+    const MAX_BYTES: usize = 4 * 1024 * 1024;
     /// Whether it may have no body at all, which then reads as `{}`.
     const MAY_BE_EMPTY: bool = false;
 

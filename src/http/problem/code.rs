@@ -36,6 +36,10 @@ pub enum Code {
     MethodNotAllowed,
     /// The body is larger than it may be.
     PayloadTooLarge,
+    /// The path and query are longer than they may be.
+    UriTooLong,
+    /// The headers are larger, or more, than they may be.
+    HeadersTooLarge,
     /// The body is not `application/json`.
     UnsupportedMediaType,
     /// A dispatch would not wait, and no worker is healthy.
@@ -86,6 +90,8 @@ impl Code {
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::PayloadTooLarge,
+        Self::UriTooLong,
+        Self::HeadersTooLarge,
         Self::UnsupportedMediaType,
         Self::NoAvailableWorker,
         Self::NoMatchingWorker,
@@ -123,6 +129,10 @@ impl Code {
             }
             Self::PayloadTooLarge => {
                 ("payload-too-large", StatusCode::PAYLOAD_TOO_LARGE, "Payload too large", FixRequest)
+            }
+            Self::UriTooLong => ("uri-too-long", StatusCode::URI_TOO_LONG, "URI too long", FixRequest),
+            Self::HeadersTooLarge => {
+                ("headers-too-large", StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "Headers too large", FixRequest)
             }
             Self::UnsupportedMediaType => {
                 ("unsupported-media-type", StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported media type", FixRequest)

@@ -24,8 +24,11 @@ pub fn translate(error: Error, verb: Verb) -> Problem {
             Problem::new(Code::Overloaded, "the service is full or shutting down; send the same again")
         }
         Error::Unavailable(text) => {
-            tracing::warn!(error = text, "the database is unavailable");
-            Problem::new(Code::Unavailable, "the service cannot reach its database; send the same again")
+            tracing::warn!(error = text, "a request was given up");
+            Problem::new(
+                Code::Unavailable,
+                "the database cannot be reached or did not answer in time; send the same again",
+            )
         }
         Error::Internal(text) => {
             tracing::error!(error = text, "internal error");
@@ -81,7 +84,7 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
         }
         Refusal::ClaimExpired(attempt_id) => Problem::new(
             Code::ClaimExpired,
-            format!("this token holds no claim on attempt {attempt_id}: it was not acknowledged in time, or went back"),
+            format!("this token holds no claim on attempt {attempt_id}, or none that was acknowledged in time"),
         ),
         Refusal::LeaseLost(attempt_id) => {
             Problem::new(Code::LeaseLost, format!("this token holds no lease on attempt {attempt_id} any more"))

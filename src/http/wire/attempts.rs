@@ -112,7 +112,7 @@ pub struct ReportRequest {
     /// How it stands.
     #[schema(value_type = ReportStatus)]
     pub status: Status,
-    /// What went wrong, for people; cut at 16 KiB.
+    /// What went wrong, for people; cut at 16 KiB. What is no string is kept as its JSON.
     #[schema(nullable = false)]
     pub error: Option<String>,
     /// What it leaves: any JSON, kept as sent. Over 256 KiB, or nested more than 120 levels deep, it is dropped and the
@@ -132,11 +132,13 @@ pub struct ReportRequest {
 
 impl FromFields for ReportRequest {
     const READING: Reading = Reading::Mending;
+    // What is dropped of it must have been read first: a result is not refused because its output is large.
+    const MAX_BYTES: usize = 16 * 1024 * 1024;
 
     fn from_fields(fields: &mut Fields<'_>, _: &Settings) -> Option<Self> {
         let token = fields.required("token", read::token);
         let status = fields.required("status", status);
-        let error = fields.optional("error", read::text);
+        let error = fields.optional("error", |json| Ok(said(json)));
         let output = fields.optional("output", read::any);
         let progress = fields.optional("progress", read::any);
         let log_url = fields.optional("log_url", read::text);
@@ -167,6 +169,11 @@ fn status(json: &str) -> Result<Status, Faults> {
             Err(format!("must be one of {}", words.join(", ")).into())
         }
     }
+}
+
+/// What a worker says went wrong: a text, or whatever else it sends in its place, as JSON.
+fn said(json: &str) -> String {
+    read::text(json).unwrap_or_else(|_| json.to_owned())
 }
 
 /// The text up to the last character that ends within what is kept.
@@ -254,6 +261,12 @@ mod tests {
         assert!(!report.output_dropped);
         let raw = read_from(b"{\"token\": \"t\", \"status\": \"failed\", \"error\": \"\xff\n\0\"}").unwrap().1;
         assert_eq!(raw.error.as_deref(), Some("\u{fffd}\n\u{fffd}"));
+    }
+
+    #[test]
+    fn an_error_that_is_no_text_is_kept_as_it_came() {
+        assert_eq!(report(r#""error": {"code": 3}"#).error.as_deref(), Some(r#"{"code": 3}"#));
+        assert_eq!(report(r#""error": 3"#).error.as_deref(), Some("3"));
     }
 
     #[test]

@@ -61,8 +61,20 @@ fn limits() -> Vec<Limit> {
         limit(
             DISPATCH,
             "/dag_name",
-            of("dag_name", vec![a(1), a(250), json!("\u{e4}".repeat(250)), json!("a / b"), json!("..")]),
-            of("dag_name", vec![a(0), a(251), json!("\u{e4}".repeat(251)), json!("a\nb"), json!(null), json!(7)]),
+            of("dag_name", vec![a(1), a(250), json!("\u{e4}".repeat(250)), json!("a / b"), json!("...")]),
+            of(
+                "dag_name",
+                vec![
+                    a(0),
+                    a(251),
+                    json!("\u{e4}".repeat(251)),
+                    json!("a\nb"),
+                    json!(".."),
+                    json!("a\u{200b}"),
+                    json!(null),
+                    json!(7),
+                ],
+            ),
         ),
         limit(DISPATCH, "/run_id", run_ids, no_run_ids),
         limit(DISPATCH, "/target_worker_id", targets, no_targets),

@@ -49,8 +49,29 @@ async fn a_port_that_is_taken_is_told_and_nothing_is_left_behind() {
         let refused = run(&["serve", "--listen", listen, "--database-url", &t.database_url], &[]).await;
         assert_eq!(refused.code, Some(1));
         assert!(refused.stderr.contains(&format!("cannot listen on {listen}")), "{refused:?}");
+        let folder = Folder::new();
+        let data_dir = folder.join("data");
+        let refused = run(&["serve", "--listen", listen, "--data-dir", &data_dir], &[]).await;
+        assert!(refused.stderr.contains(&format!("cannot listen on {listen}")), "{refused:?}");
+        assert!(!std::path::Path::new(&data_dir).exists(), "no cluster is made for a service that cannot be reached");
     })
     .await;
+}
+
+/// What waiting does not mend is told at once, and what it might in the words of whoever refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_not_there_is_told_by_its_reason() {
+    with_process(async |t, _| {
+        let nowhere = t.database_url.replacen("/test_", "/no_", 1);
+        assert_ne!(nowhere, t.database_url);
+        let refused = run(&["serve", "--listen", "127.0.0.1:0", "--database-url", &nowhere], &[]).await;
+        assert_eq!(refused.code, Some(1));
+        assert!(refused.stderr.contains("does not exist") && !refused.stderr.contains("waiting"), "{refused:?}");
+    })
+    .await;
+    let closed = roadstead::store::pool::open("postgres://somebody@127.0.0.1:1/nowhere").unwrap();
+    let error = roadstead::store::migrate::run(&closed).await.unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
 }
 
 /// B101: what a shell or a process manager allows by default is not the number of workers.
