@@ -54,13 +54,26 @@ SELECT dag_name, run_id, run_seq FROM (
     SELECT *, lag(occurred_at) OVER (PARTITION BY namespace_id, dag_name, run_id ORDER BY run_seq) AS before FROM event) e
 WHERE occurred_at < before;
 
--- a finished run has not exactly one end, or another run has one
-SELECT r.dag_name, r.run_id, r.status, count(e.run_seq) FROM run r
-LEFT JOIN event e ON e.namespace_id = r.namespace_id AND e.dag_name = r.dag_name AND e.run_id = r.run_id
-    AND e.type IN ('dag.run.succeeded', 'dag.run.partially_succeeded', 'dag.run.failed', 'dag.run.aborted',
-                   'dag.run.rejected')
-GROUP BY r.namespace_id, r.dag_name, r.run_id
-HAVING count(e.run_seq) <> CASE WHEN r.finished_at IS NULL THEN 0 ELSE 1 END;
+-- a run left its end otherwise than by another attempt, or its end is not its last event
+SELECT e.dag_name, e.run_id, e.run_seq, e.type, e.next FROM (
+    SELECT *, lead(type) OVER (PARTITION BY namespace_id, dag_name, run_id ORDER BY run_seq) AS next FROM event) e
+JOIN run r ON r.namespace_id = e.namespace_id AND r.dag_name = e.dag_name AND r.run_id = e.run_id
+WHERE CASE WHEN e.type IN ('dag.run.succeeded', 'dag.run.partially_succeeded', 'dag.run.failed', 'dag.run.aborted',
+                           'dag.run.rejected')
+           THEN coalesce(e.next, 'none') NOT IN ('none', 'dag.run.queued') OR (e.next IS NULL AND r.finished_at IS NULL)
+           ELSE e.next IS NULL AND r.finished_at IS NOT NULL END;
+
+-- attempts of a run are not numbered from 1 to the last, or one does not follow the one before it
+SELECT a.dag_name, a.run_id, a.number FROM (
+    SELECT *, row_number() OVER run AS at, lag(attempt_id) OVER run AS before, lag(ended_at) OVER run AS before_ended
+    FROM attempt WINDOW run AS (PARTITION BY namespace_id, dag_name, run_id ORDER BY number)) a
+WHERE a.number <> a.at OR (a.number > 1 AND (a.after_attempt_id IS DISTINCT FROM a.before OR a.before_ended > a.queued_at));
+
+-- more attempts were made by themselves than the run allows
+SELECT r.dag_name, r.run_id FROM run r
+WHERE r.attempt_number - r.counted_from >= r.max_attempts OR EXISTS (
+    SELECT FROM attempt a WHERE a.namespace_id = r.namespace_id AND a.dag_name = r.dag_name AND a.run_id = r.run_id
+        AND a.number > r.counted_from AND a.request_digest IS NOT NULL);
 
 -- a run ran without having been given to exactly one acknowledged claim per start
 SELECT a.dag_name, a.run_id FROM attempt a

@@ -5,6 +5,7 @@
 //! a transaction in half.
 
 // What dispatchers and people do.
+pub mod again;
 pub mod cancel;
 pub mod dispatch;
 pub mod events;

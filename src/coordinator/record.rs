@@ -44,7 +44,17 @@ impl Coordinator {
         namespace: NamespaceId,
         transitions: &[Transition],
     ) -> store::Result<Recorded> {
-        let mut seen = HashMap::new();
+        self.record_seen(tx, namespace, transitions, HashMap::new()).await
+    }
+
+    /// The same with what is known of the situations of their selectors: what was decided by one is told by the same.
+    pub(super) async fn record_seen(
+        &self,
+        tx: &mut Conn,
+        namespace: NamespaceId,
+        transitions: &[Transition],
+        mut seen: HashMap<SelectorNo, (Situation, Fitting)>,
+    ) -> store::Result<Recorded> {
         let mut events = Vec::with_capacity(transitions.len());
         let mut recorded = Recorded { runs: Vec::new(), told: Vec::new(), fitting: HashMap::new() };
         for transition in transitions {

@@ -6,7 +6,7 @@ use super::error::Fault;
 use super::report::Standing;
 use super::{Coordinator, Error};
 use crate::domain::rules::release::Released;
-use crate::ids::{AttemptId, Digest, NamespaceId, Token};
+use crate::ids::{AttemptId, Digest, NamespaceId, Token, new_uuid};
 use crate::store::Db;
 
 impl Coordinator {
@@ -41,17 +41,18 @@ impl Coordinator {
         delay: Duration,
     ) -> Result<Standing, Fault> {
         let mut held = self.lock_held(namespace, attempt_id).await?;
-        let run = match held.locked.release(token, reason, delay, held.session_ended(), held.now)? {
-            Released::Changed(transition) => {
-                let recorded = self.record(&mut held.tx, namespace, std::slice::from_ref(&*transition)).await?;
-                Db::commit(held.tx).await?;
-                tracing::info!(run = %transition.run().key, attempt = %attempt_id, "released");
-                self.announce(namespace, recorded).await;
-                self.sweep_soon();
-                transition.run().clone()
-            }
-            Released::Already => held.locked.run,
-        };
+        let run =
+            match held.locked.release(token, reason, delay, held.session_ended(), AttemptId(new_uuid()), held.now)? {
+                Released::Changed(transition) => {
+                    let recorded = self.record(&mut held.tx, namespace, std::slice::from_ref(&*transition)).await?;
+                    Db::commit(held.tx).await?;
+                    tracing::info!(run = %transition.run().key, attempt = %attempt_id, "released");
+                    self.announce(namespace, recorded).await;
+                    self.sweep_soon();
+                    transition.run().clone()
+                }
+                Released::Already => held.locked.run,
+            };
         Ok(Standing::of(&run))
     }
 }

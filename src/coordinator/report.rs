@@ -6,7 +6,7 @@ use super::error::Fault;
 use super::{Coordinator, Error};
 use crate::domain::rules::report::{Report, Reported};
 use crate::domain::run::{Run, Status};
-use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, Token};
+use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, Token, new_uuid};
 use crate::store::{self, Db};
 
 /// Where a run stands after a worker's word.
@@ -63,7 +63,7 @@ impl Coordinator {
     ) -> Result<Standing, Fault> {
         let mut held = self.lock_held(namespace, attempt_id).await?;
         let key = held.locked.run.key.clone();
-        let standing = match held.locked.report(token, report, held.session_ended(), held.now)? {
+        let standing = match held.locked.report(token, report, held.session_ended(), AttemptId(new_uuid()), held.now)? {
             Reported::Changed(transition) => {
                 let recorded = self.record(&mut held.tx, namespace, std::slice::from_ref(&*transition)).await?;
                 Db::commit(held.tx).await?;

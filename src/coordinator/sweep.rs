@@ -16,7 +16,7 @@ use crate::domain::Timestamp;
 use crate::domain::attempt::Locked;
 use crate::domain::session::EndReason;
 use crate::domain::transition::Transition;
-use crate::ids::{AttemptId, NamespaceId, SessionKey};
+use crate::ids::{AttemptId, NamespaceId, SessionKey, new_uuid};
 use crate::store::{self, Db};
 
 /// What a sweeper remembers from pass to pass, by namespace.
@@ -146,7 +146,9 @@ impl Coordinator {
     /// Ends a running attempt whose session has ended.
     async fn lose(&self, namespace: NamespaceId, attempt_id: AttemptId) -> Result<bool, Fault> {
         let mut held = self.lock_held(namespace, attempt_id).await?;
-        let Some(transition) = held.locked.lose(held.session_ended(), held.now) else { return Ok(false) };
+        let Some(transition) = held.locked.lose(held.session_ended(), AttemptId(new_uuid()), held.now) else {
+            return Ok(false);
+        };
         let recorded = self.record(&mut held.tx, namespace, std::slice::from_ref(&transition)).await?;
         Db::commit(held.tx).await?;
         tracing::info!(run = %transition.run().key, attempt = %attempt_id, status = %transition.run().status, "lost");

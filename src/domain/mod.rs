@@ -9,6 +9,7 @@ pub mod event;
 pub mod hold;
 pub mod labels;
 pub mod refusal;
+pub mod retry;
 pub mod rules;
 pub mod run;
 pub mod selector;

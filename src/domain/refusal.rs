@@ -60,4 +60,8 @@ pub enum Refusal {
     },
     /// The run, or the attempt named, has come to its end.
     RunFinished(Status),
+    /// Only what has ended can be tried again.
+    RunNotFinished(Status),
+    /// Only what waits for a person can be resumed.
+    RunNotWaiting(Status),
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
 use super::labels::{Labels, LabelsSchema};
+use super::retry::{Retry, RetryOn};
 use super::selector::Selector;
 use crate::ids::{AttemptId, RunKey, SelectorNo, WorkerId};
 
@@ -171,6 +172,12 @@ pub struct Run {
     pub wait: Duration,
     /// -100 to 100, higher first.
     pub priority: i16,
+    /// How many attempts its latest dispatch may come to by itself.
+    pub max_attempts: i32,
+    /// The attempt that was dispatched last: [`Self::max_attempts`] counts from it.
+    pub counted_from: i32,
+    /// When there is another attempt, and after how long; none is the default.
+    pub retry: Option<Retry>,
     /// For listing.
     pub labels: Labels,
     /// The run at the top of its family.
@@ -205,4 +212,14 @@ pub struct Run {
     pub log_url: Option<String>,
     /// Whether an output was too large to keep.
     pub output_dropped: bool,
+}
+
+impl Run {
+    /// How long the next attempt backs off, if an attempt that came to this is followed by another.
+    #[must_use]
+    pub fn tried_again(&self, came_to: RetryOn) -> Option<Duration> {
+        let retry = self.retry.clone().unwrap_or_default();
+        let failed = self.attempt.number - self.counted_from + 1;
+        (failed < self.max_attempts && retry.on.contains(&came_to)).then(|| retry.delay(failed))
+    }
 }

@@ -7,6 +7,7 @@ use super::Timestamp;
 use super::condition::{Condition, Reason, Situation, conditions};
 use super::hold::Hold;
 use super::labels::{Labels, LabelsSchema};
+use super::retry::Retry;
 use super::run::{AttemptRef, Failure, Run, Status};
 use crate::ids::{RunKey, WorkerId};
 
@@ -85,6 +86,13 @@ pub struct RunSnapshot {
     /// -100 to 100, higher first; ties by age.
     #[schema(minimum = -100, maximum = 100)]
     pub priority: i16,
+    /// How many attempts its latest dispatch may come to by itself.
+    #[schema(minimum = 1, maximum = 1000)]
+    pub max_attempts: i32,
+    /// When it is tried again by itself, if its dispatch said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub retry: Option<Retry>,
     /// For listing.
     #[schema(value_type = LabelsSchema)]
     pub labels: Labels,
@@ -162,6 +170,8 @@ impl RunSnapshot {
             target_worker_id: run.selector.target.as_ref().map(ToString::to_string),
             worker_wait_timeout_seconds: run.wait.as_secs_f64(),
             priority: run.priority,
+            max_attempts: run.max_attempts,
+            retry: run.retry.clone(),
             labels: run.labels.clone(),
             root: run.root.clone(),
             parent: run.parent.clone(),

@@ -6,13 +6,20 @@ use super::attempt::AttemptStatus;
 use super::event::EventType;
 use super::hold::Hold;
 use super::run::{Run, Status};
-use crate::ids::{Digest, SessionKey};
+use crate::ids::{AttemptId, Digest, SessionKey};
 
 /// What becomes of the attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptChange {
-    /// It is the run's new attempt.
+    /// It is the run's first attempt.
     Create,
+    /// It is the run's next attempt, as somebody asked.
+    Follow {
+        /// The attempt it follows, which has ended.
+        after: AttemptId,
+        /// The digest of the request, to know a repeat.
+        request: Digest,
+    },
     /// It stays as it is.
     Keep,
     /// A session has acknowledged it.
@@ -23,12 +30,35 @@ pub enum AttemptChange {
         token: Digest,
     },
     /// It has ended, once and for all.
-    End {
-        /// How.
-        status: AttemptStatus,
-        /// What its worker said, to know a repeat.
-        reported: Option<Status>,
-    },
+    End(Ended),
+    /// It has ended, and the run has another.
+    Replace(Ended),
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ended {
+    /// Which.
+    pub attempt_id: AttemptId,
+    /// How.
+    pub status: AttemptStatus,
+    /// What its worker said, to know a repeat.
+    pub reported: Option<Status>,
+    /// What went wrong, for people.
+    pub error: Option<String>,
+    /// Where its log is.
+    pub log_url: Option<String>,
+}
+
+impl AttemptChange {
+    /// The end that is part of it.
+    #[must_use]
+    pub const fn ended(&self) -> Option<&Ended> {
+        match self {
+            Self::End(ended) | Self::Replace(ended) => Some(ended),
+            Self::Create | Self::Follow { .. } | Self::Keep | Self::Start { .. } => None,
+        }
+    }
 }
 
 /// What becomes of the task.

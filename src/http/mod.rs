@@ -3,6 +3,7 @@
 //! Errors of the verbs meet HTTP in [`problem`], the framework's own are kept out by the extractors in [`extract`], and
 //! what is documented is what is routed: both come from the same list.
 
+mod again;
 mod api;
 mod attempts;
 mod document;
@@ -42,6 +43,9 @@ fn api() -> Api {
         .route(&[Read], routes!(runs::list_runs))
         .route(&[Read], routes!(runs::get_run))
         .route(&[Dispatch, Admin], routes!(runs::cancel_run))
+        .route(&[Dispatch], routes!(again::retry_run))
+        .route(&[Dispatch], routes!(again::resume_run))
+        .route(&[Read], routes!(again::list_attempts))
         .route(&[Read], routes!(runs::list_run_events))
         // The feed of all events.
         .route(&[Read], routes!(events::list_events))

@@ -52,7 +52,7 @@ impl Contents {
     /// About how many bytes it is in an answer.
     #[must_use]
     pub fn size(&self) -> usize {
-        [&self.payload.definition, &self.payload.params, &self.payload.context]
+        [&self.payload.definition, &self.payload.params, &self.payload.context, &self.payload.previous]
             .into_iter()
             .flatten()
             .map(String::len)
@@ -78,7 +78,7 @@ pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]
             SELECT * FROM run WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) r
         CROSS JOIN LATERAL (
             SELECT coalesce(octet_length(definition), 0) + coalesce(octet_length(params), 0)
-                 + coalesce(octet_length(context), 0) + 4096 AS size
+                 + coalesce(octet_length(context), 0) + coalesce(octet_length(previous), 0) + 4096 AS size
             FROM payload WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) p
         JOIN selector s ON s.namespace_id = $1 AND s.selector_no = t.selector_no"#,
         namespace.0,
@@ -113,7 +113,8 @@ pub async fn read(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid])
         r#"/* store::contents::read */
         SELECT t.attempt_id, t.dag_name, t.run_id, t.fence, t.claim_until AS "claim_until!", r.attempt_number,
                r.operation, r.labels, r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id,
-               r.traceparent, s.canonical AS selector, p.definition, p.params, p.context, roadstead_now() AS "now!"
+               r.traceparent, s.canonical AS selector, p.definition, p.params, p.context, p.previous,
+               roadstead_now() AS "now!"
         FROM unnest($2::uuid[]) AS k(attempt_id)
         CROSS JOIN LATERAL (
             SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) t
@@ -142,7 +143,12 @@ pub async fn read(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid])
                 root: rows::optional_key(row.root_dag_name, row.root_run_id)?,
                 parent: rows::optional_key(row.parent_dag_name, row.parent_run_id)?,
                 traceparent: row.traceparent,
-                payload: Payload { definition: row.definition, params: row.params, context: row.context },
+                payload: Payload {
+                    definition: row.definition,
+                    params: row.params,
+                    context: row.context,
+                    previous: row.previous,
+                },
             })
         })
         .collect()

@@ -17,6 +17,8 @@ pub struct Payload {
     pub params: Option<String>,
     /// Whatever else its worker needs, JSON.
     pub context: Option<String>,
+    /// What the attempt before came to, JSON.
+    pub previous: Option<String>,
 }
 
 /// A dispatch's claim to be the same as another.
@@ -58,11 +60,11 @@ pub async fn create(
             RETURNING key
         ), r AS (
             INSERT INTO run (namespace_id, dag_name, run_id, status, version, attempt_id, attempt_number, operation,
-                             fence, selector_no, wait, priority, labels, root_dag_name, root_run_id, parent_dag_name,
+                             fence, selector_no, wait, priority, max_attempts, retry, labels, root_dag_name, root_run_id, parent_dag_name,
                              parent_run_id, traceparent, idempotency_key, request_digest, queued_at, created_at,
                              updated_at)
-            SELECT $1, $4, $5, $7, $8, $9, $10, $11, 0, $12, $13::bigint * interval '1 microsecond', $14, $15, $16, $17,
-                   $18, $19, $20, $2::text, $3, $6, $6, $6
+            SELECT $1, $4, $5, $7, $8, $9, $10, $11, 0, $12, $13::bigint * interval '1 microsecond', $14, $29, $30,
+                   $15, $16, $17, $18, $19, $20, $2::text, $3, $6, $6, $6
             WHERE $2::text IS NULL OR EXISTS (SELECT FROM k)
             ON CONFLICT DO NOTHING
             RETURNING run_id
@@ -75,8 +77,8 @@ pub async fn create(
             SELECT $1, $9, $4, $5, $12, $14, $21::timestamptz, $13::bigint * interval '1 microsecond',
                    $21::timestamptz + $13::bigint * interval '1 microsecond', 0 FROM r
         ), p AS (
-            INSERT INTO payload (namespace_id, dag_name, run_id, definition, params, context)
-            SELECT $1, $4, $5, $22, $23, $24 FROM r
+            INSERT INTO payload (namespace_id, dag_name, run_id, definition, params, context, previous)
+            SELECT $1, $4, $5, $22, $23, $24, $31 FROM r
         ), l AS (
             INSERT INTO run_label (namespace_id, term, created_at, dag_name, run_id)
             SELECT $1, term, $6, $4, $5 FROM r CROSS JOIN unnest($28::text[]) AS term
@@ -115,6 +117,9 @@ pub async fn create(
         transition.event().as_str(),
         event.data,
         &labels,
+        run.max_attempts,
+        run.retry.as_ref().map(|retry| serde_json::json!(retry)),
+        payload.previous,
     )
     .fetch_one(conn)
     .await?;

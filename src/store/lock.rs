@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use sqlx::types::Uuid;
 
 use super::error::{Error, Result};
-use super::rows::{AttemptRow, RunRow, TaskRow};
+use super::rows::{AttemptRow, RunRow, TaskRow, run_row};
 use crate::domain::Timestamp;
 use crate::domain::attempt::{Attempt, AttemptStatus, Locked, Task};
 use crate::domain::run::Run;
@@ -72,7 +72,8 @@ pub async fn run(
         r#"/* store::lock::run */
         SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
                r.selector_no, s.canonical AS selector,
-               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.labels,
+               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.max_attempts,
+               r.counted_from, r.retry, r.labels,
                r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
                r.created_at, r.updated_at, r.queued_at, r.claimed_at, r.started_at, r.finished_at,
                r.cancel_requested_at, r.cancel_reason, r.error, r.failure, r.log_url, r.output_dropped
@@ -181,7 +182,7 @@ pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[
                l.attempt_id AS "attempt_id!", l.attempt_number AS "attempt_number!", l.operation AS "operation!",
                l.fence AS "fence!", l.selector_no AS "selector_no!", s.canonical AS "selector?",
                (extract(epoch FROM l.wait) * 1000000)::bigint AS "wait_micros!", l.priority AS "priority!",
-               l.labels AS "labels!", l.root_dag_name, l.root_run_id, l.parent_dag_name, l.parent_run_id,
+               l.max_attempts AS "max_attempts!", l.counted_from AS "counted_from!", l.retry, l.labels AS "labels!", l.root_dag_name, l.root_run_id, l.parent_dag_name, l.parent_run_id,
                l.traceparent, l.worker_id, l.created_at AS "created_at!", l.updated_at AS "updated_at!",
                l.queued_at AS "queued_at!", l.claimed_at, l.started_at, l.finished_at, l.cancel_requested_at,
                l.cancel_reason, l.error, l.failure, l.log_url, l.output_dropped AS "output_dropped!",
@@ -210,39 +211,7 @@ pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[
                 claim_until: row.claim_until,
                 now,
             };
-            let run = RunRow {
-                dag_name: row.dag_name,
-                run_id: row.run_id,
-                status: row.status,
-                version: row.version,
-                attempt_id: row.attempt_id,
-                attempt_number: row.attempt_number,
-                operation: row.operation,
-                fence: row.fence,
-                selector_no: row.selector_no,
-                selector: row.selector.unwrap_or_default(),
-                wait_micros: row.wait_micros,
-                priority: row.priority,
-                labels: row.labels,
-                root_dag_name: row.root_dag_name,
-                root_run_id: row.root_run_id,
-                parent_dag_name: row.parent_dag_name,
-                parent_run_id: row.parent_run_id,
-                traceparent: row.traceparent,
-                worker_id: row.worker_id,
-                created_at: row.created_at,
-                updated_at: row.updated_at,
-                queued_at: row.queued_at,
-                claimed_at: row.claimed_at,
-                started_at: row.started_at,
-                finished_at: row.finished_at,
-                cancel_requested_at: row.cancel_requested_at,
-                cancel_reason: row.cancel_reason,
-                error: row.error,
-                failure: row.failure,
-                log_url: row.log_url,
-                output_dropped: row.output_dropped,
-            };
+            let run = run_row!(row, selector: row.selector.unwrap_or_default());
             FromTask { attempt_id, locked: with_task(run, task), session_ended, now }
         })
         .collect())

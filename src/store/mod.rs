@@ -4,6 +4,8 @@
 //! `lock` reads under lock, `save` is the only writer of run state and takes nothing but transitions; the rest reads,
 //! or keeps what is not run state: sessions, claims, interned selectors and label sets.
 
+pub mod again;
+pub mod attempts;
 pub mod claim;
 pub mod contents;
 pub mod create;

@@ -4,7 +4,7 @@ use sqlx::PgConnection;
 
 use super::create::Payload;
 use super::error::Result;
-use super::rows::{self, RunRow};
+use super::rows::{self, run_row};
 use crate::domain::Timestamp;
 use crate::domain::hold::Hold;
 use crate::domain::run::Run;
@@ -31,7 +31,8 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
         r#"/* store::read::runs */
         SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
                r.selector_no, s.canonical AS selector,
-               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.labels,
+               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.max_attempts,
+               r.counted_from, r.retry, r.labels,
                r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
                r.created_at, r.updated_at, r.queued_at, r.claimed_at, r.started_at, r.finished_at,
                r.cancel_requested_at, r.cancel_reason, r.error, r.failure, r.log_url, r.output_dropped,
@@ -60,39 +61,7 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
                 }
                 _ => None,
             };
-            let run = RunRow {
-                dag_name: row.dag_name,
-                run_id: row.run_id,
-                status: row.status,
-                version: row.version,
-                attempt_id: row.attempt_id,
-                attempt_number: row.attempt_number,
-                operation: row.operation,
-                fence: row.fence,
-                selector_no: row.selector_no,
-                selector: row.selector,
-                wait_micros: row.wait_micros,
-                priority: row.priority,
-                labels: row.labels,
-                root_dag_name: row.root_dag_name,
-                root_run_id: row.root_run_id,
-                parent_dag_name: row.parent_dag_name,
-                parent_run_id: row.parent_run_id,
-                traceparent: row.traceparent,
-                worker_id: row.worker_id,
-                created_at: row.created_at,
-                updated_at: row.updated_at,
-                queued_at: row.queued_at,
-                claimed_at: row.claimed_at,
-                started_at: row.started_at,
-                finished_at: row.finished_at,
-                cancel_requested_at: row.cancel_requested_at,
-                cancel_reason: row.cancel_reason,
-                error: row.error,
-                failure: row.failure,
-                log_url: row.log_url,
-                output_dropped: row.output_dropped,
-            };
+            let run = run_row!(row, selector: row.selector);
             Ok(Found { run: Run::try_from(run)?, task })
         })
         .collect();
@@ -123,7 +92,7 @@ pub async fn detail(
     let row = sqlx::query!(
         r#"/* store::read::detail */
         SELECT output, progress, CASE WHEN $4 THEN definition END AS definition, CASE WHEN $4 THEN params END AS params,
-               CASE WHEN $4 THEN context END AS context
+               CASE WHEN $4 THEN context END AS context, CASE WHEN $4 THEN previous END AS previous
         FROM payload WHERE namespace_id = $1 AND dag_name = $2 AND run_id = $3"#,
         namespace.0,
         key.dag_name.as_str(),
@@ -135,7 +104,12 @@ pub async fn detail(
     Ok(row.map_or_else(Detail::default, |row| Detail {
         output: row.output,
         progress: row.progress,
-        payload: Payload { definition: row.definition, params: row.params, context: row.context },
+        payload: Payload {
+            definition: row.definition,
+            params: row.params,
+            context: row.context,
+            previous: row.previous,
+        },
     }))
 }
 

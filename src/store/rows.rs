@@ -29,6 +29,9 @@ pub struct RunRow {
     pub selector: String,
     pub wait_micros: i64,
     pub priority: i16,
+    pub max_attempts: i32,
+    pub counted_from: i32,
+    pub retry: Option<serde_json::Value>,
     pub labels: serde_json::Value,
     pub root_dag_name: Option<String>,
     pub root_run_id: Option<String>,
@@ -49,6 +52,20 @@ pub struct RunRow {
     pub log_url: Option<String>,
     pub output_dropped: bool,
 }
+
+/// The part of a wider row that is a run's: a statement that reads more than runs has a row type of its own.
+macro_rules! run_row {
+    ($row:ident, selector: $selector:expr) => {
+        run_row!($row, $selector, dag_name run_id status version attempt_id attempt_number operation fence selector_no
+            wait_micros priority max_attempts counted_from retry labels root_dag_name root_run_id parent_dag_name
+            parent_run_id traceparent worker_id created_at updated_at queued_at claimed_at started_at finished_at
+            cancel_requested_at cancel_reason error failure log_url output_dropped)
+    };
+    ($row:ident, $selector:expr, $($column:ident)+) => {
+        $crate::store::rows::RunRow { selector: $selector, $($column: $row.$column),+ }
+    };
+}
+pub(super) use run_row;
 
 impl RunRow {
     /// The run's identity, even if the rest of the row cannot be read.
@@ -78,6 +95,9 @@ impl TryFrom<RunRow> for Run {
             selector_no: SelectorNo(row.selector_no),
             wait: duration(row.wait_micros)?,
             priority: row.priority,
+            max_attempts: row.max_attempts,
+            counted_from: row.counted_from,
+            retry: row.retry.map(|retry| json("run.retry", retry)).transpose()?,
             labels: json("run.labels", row.labels)?,
             root: optional_key(row.root_dag_name, row.root_run_id)?,
             parent: optional_key(row.parent_dag_name, row.parent_run_id)?,

@@ -13,7 +13,7 @@ use crate::ids::NamespaceId;
 
 /// Saves changes of locked runs with their attempts, tasks, payloads and events, each run once.
 ///
-/// Four statements however many transitions there are. The run is written only at the version that was read.
+/// Few statements however many transitions there are. The run is written only at the version that was read.
 ///
 /// # Errors
 /// Of the database; [`super::Error::RowCount`] when a row was not as it had been locked. Roll back then.
@@ -24,11 +24,12 @@ pub async fn save(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
     runs(conn, namespace, changes).await?;
     attempts(conn, namespace, changes).await?;
     tasks(conn, namespace, changes).await?;
-    payloads(conn, namespace, changes).await
+    payloads(conn, namespace, changes).await?;
+    super::again::save(conn, namespace, changes).await
 }
 
 /// The two name columns of each change's run.
-fn names<'a>(changes: impl Iterator<Item = &'a Transition>) -> (Vec<String>, Vec<String>) {
+pub(super) fn names<'a>(changes: impl Iterator<Item = &'a Transition>) -> (Vec<String>, Vec<String>) {
     changes.map(|change| (change.run().key.dag_name.to_string(), change.run().key.run_id.to_string())).unzip()
 }
 
@@ -107,33 +108,39 @@ async fn attempts(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
     let changes: Vec<&Transition> = changes
         .iter()
         .map(|(change, _)| *change)
-        .filter(|change| !matches!(change.attempt(), AttemptChange::Keep))
+        .filter(|change| matches!(change.attempt(), AttemptChange::Start { .. }) || change.attempt().ended().is_some())
         .collect();
     if changes.is_empty() {
         return Ok(());
     }
-    let ids: Vec<Uuid> = changes.iter().map(|change| change.run().attempt.attempt_id.0).collect();
+    let mut ids: Vec<Uuid> = Vec::new();
     let mut statuses: Vec<String> = Vec::new();
     let (mut workers, mut sessions, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut ended, mut reported) = (Vec::new(), Vec::new());
+    let (mut ends, mut reported, mut errors, mut logs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for change in &changes {
-        let (status, start, end) = match change.attempt() {
-            AttemptChange::Start { session, token } => (AttemptStatus::Running, Some((session, token)), None),
-            AttemptChange::End { status, reported } => (*status, None, Some(*reported)),
-            AttemptChange::Create | AttemptChange::Keep => (AttemptStatus::Queued, None, None),
+        let start = match change.attempt() {
+            AttemptChange::Start { session, token } => Some((session, token)),
+            AttemptChange::Create
+            | AttemptChange::Follow { .. }
+            | AttemptChange::Keep
+            | AttemptChange::End(_)
+            | AttemptChange::Replace(_) => None,
         };
-        statuses.push(status.as_str().into());
+        let ended = change.attempt().ended();
+        ids.push(ended.map_or(change.run().attempt.attempt_id, |ended| ended.attempt_id).0);
+        statuses.push(ended.map_or(AttemptStatus::Running, |ended| ended.status).as_str().into());
         workers.push(start.map(|(session, _)| session.worker_id.to_string()));
         sessions.push(start.map(|(session, _)| session.session_id.to_string()));
         tokens.push(start.map(|(_, token)| token.0.to_vec()));
-        ended.push(end.is_some());
-        reported.push(end.flatten().map(Status::as_str).map(str::to_owned));
+        ends.push(ended.is_some());
+        reported.push(ended.and_then(|ended| ended.reported).map(Status::as_str).map(str::to_owned));
+        errors.push(ended.and_then(|ended| ended.error.clone()));
+        logs.push(ended.and_then(|ended| ended.log_url.clone()));
     }
     let versions: Vec<i64> = changes.iter().map(|change| change.run().version).collect();
     let fences: Vec<i64> = changes.iter().map(|change| change.run().fence).collect();
     let claimed: Vec<Option<Timestamp>> = changes.iter().map(|change| change.run().claimed_at).collect();
     let at: Vec<Timestamp> = changes.iter().map(|change| change.at()).collect();
-    let errors: Vec<Option<String>> = changes.iter().map(|change| change.run().error.clone()).collect();
     let wrote = sqlx::query!(
         r#"/* store::save::attempts */
         UPDATE attempt a SET status = c.status,
@@ -144,11 +151,11 @@ async fn attempts(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
             started_at = CASE WHEN c.ended THEN a.started_at ELSE c.at END,
             ended_at = CASE WHEN c.ended THEN c.at END,
             ended_version = CASE WHEN c.ended THEN c.version END,
-            reported = c.reported, error = c.error
+            reported = c.reported, error = c.error, log_url = c.log_url
         FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bool[], $8::text[], $9::bigint[],
-                    $10::bigint[], $11::timestamptz[], $12::timestamptz[], $13::text[])
+                    $10::bigint[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[])
             AS c(attempt_id, status, worker_id, session_id, token_digest, ended, reported, version, fence, claimed_at,
-                 at, error)
+                 at, error, log_url)
         WHERE a.namespace_id = $1 AND a.attempt_id = c.attempt_id"#,
         namespace.0,
         &ids,
@@ -156,13 +163,14 @@ async fn attempts(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
         &workers as &[Option<String>],
         &sessions as &[Option<String>],
         &tokens as &[Option<Vec<u8>>],
-        &ended,
+        &ends,
         &reported as &[Option<String>],
         &versions,
         &fences,
         &claimed as &[Option<Timestamp>],
         &at,
         &errors as &[Option<String>],
+        &logs as &[Option<String>],
     )
     .execute(conn)
     .await?

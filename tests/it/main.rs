@@ -7,6 +7,7 @@
 mod access;
 #[path = "../architecture.rs"]
 mod architecture;
+mod attempts;
 mod bad_input;
 mod cancel;
 mod claims;

@@ -46,7 +46,8 @@ mod tests {
             assert_eq!(aborted.run().finished_at, Some(at(3)));
             assert_eq!(aborted.run().cancel_reason.as_deref(), Some("no longer needed"));
             assert_eq!(aborted.task(), &TaskChange::Drop);
-            assert_eq!(aborted.attempt(), &AttemptChange::End { status: AttemptStatus::Aborted, reported: None });
+            let end = aborted.attempt().ended().expect("ends");
+            assert_eq!((end.status, end.reported), (AttemptStatus::Aborted, None));
             assert_eq!(aborted.event(), EventType::Aborted);
         }
         let aborted = waiting().cancel(None, false, at(3)).unwrap();
@@ -68,7 +69,10 @@ mod tests {
     fn by_force_what_runs_ends_now() {
         let aborted = running().cancel(None, true, at(3)).unwrap();
         assert_eq!(aborted.run().status, Status::Aborted);
-        assert_eq!(aborted.attempt(), &AttemptChange::End { status: AttemptStatus::Aborted, reported: None });
+        assert_eq!(
+            aborted.attempt().ended().map(|end| (end.status, end.reported)),
+            Some((AttemptStatus::Aborted, None))
+        );
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::domain::Timestamp;
 use crate::domain::condition::Situation;
 use crate::domain::event::EventType;
 use crate::domain::hold::Hold;
 use crate::domain::labels::Labels;
 use crate::domain::refusal::Refusal;
+use crate::domain::retry::Retry;
 use crate::domain::run::{AttemptRef, Operation, Run, Status};
 use crate::domain::selector::Selector;
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
@@ -18,12 +20,20 @@ use crate::ids::{AttemptId, RunKey, SelectorNo};
 pub struct Dispatch {
     /// The run's identity.
     pub key: RunKey,
+    /// What is asked for.
+    pub operation: Operation,
     /// What it requires of a worker.
     pub selector: Arc<Selector>,
     /// How long it may be without a match; zero refuses at once.
     pub wait: Duration,
     /// -100 to 100, higher first.
     pub priority: i16,
+    /// How many attempts it may come to by itself.
+    pub max_attempts: i32,
+    /// When there is another, and after how long.
+    pub retry: Option<Retry>,
+    /// Nobody is to take it before: its clocks begin then, if that is later.
+    pub not_before: Option<Timestamp>,
     /// For listing.
     pub labels: Labels,
     /// The run at the top of its family.
@@ -35,7 +45,8 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// The run's first attempt, queued with its hold; both clocks begin at the moment the match was looked up.
+    /// The run's first attempt, queued with its hold; both clocks begin at the moment the match was looked up, or at
+    /// `not_before`.
     ///
     /// # Errors
     /// Without a match and without a wait: [`Refusal::NoAvailableWorker`] when no session is healthy and undrained,
@@ -46,25 +57,22 @@ impl Dispatch {
         situation: &Situation,
         attempt_id: AttemptId,
     ) -> Result<Transition, Refusal> {
-        if self.wait.is_zero() && !situation.matched {
-            return Err(if situation.any_healthy {
-                Refusal::NoMatchingWorker(self.selector)
-            } else {
-                Refusal::NoAvailableWorker(self.selector)
-            });
-        }
+        self.may_be_queued(situation)?;
         let now = situation.at;
-        let hold = Hold { from: now, wait: self.wait };
+        let hold = self.hold(now);
         let run = Run {
             key: self.key,
             status: Status::Queued,
             version: 1,
-            attempt: AttemptRef { number: 1, attempt_id, operation: Operation::Start },
+            attempt: AttemptRef { number: 1, attempt_id, operation: self.operation },
             fence: 0,
             selector: self.selector,
             selector_no,
             wait: self.wait,
             priority: self.priority,
+            max_attempts: self.max_attempts,
+            counted_from: 1,
+            retry: self.retry,
             labels: self.labels,
             root: self.root,
             parent: self.parent,
@@ -84,6 +92,20 @@ impl Dispatch {
             output_dropped: false,
         };
         Ok(Transition::new(run, AttemptChange::Create, TaskChange::Create(hold), EventType::Queued, now))
+    }
+
+    /// Refuses what would not wait and finds no match: it is the one thing that a dispatch with a wait of zero is for.
+    pub(super) fn may_be_queued(&self, situation: &Situation) -> Result<(), Refusal> {
+        match (self.wait.is_zero() && !situation.matched, situation.any_healthy) {
+            (false, _) => Ok(()),
+            (true, true) => Err(Refusal::NoMatchingWorker(Arc::clone(&self.selector))),
+            (true, false) => Err(Refusal::NoAvailableWorker(Arc::clone(&self.selector))),
+        }
+    }
+
+    /// The hold of a task that is queued now.
+    pub(super) fn hold(&self, now: Timestamp) -> Hold {
+        Hold { from: self.not_before.map_or(now, |time| time.max(now)), wait: self.wait }
     }
 }
 

@@ -32,9 +32,13 @@ pub fn session() -> SessionKey {
 pub fn dispatch(wait: u64) -> Dispatch {
     Dispatch {
         key: RunKey { dag_name: DagName::parse("etl").unwrap(), run_id: RunId::parse("r-1").unwrap() },
+        operation: Operation::Start,
         selector: Arc::new(Selector { equal: Labels::from([("zone".into(), "b".into())]), target: None }),
         wait: Duration::from_secs(wait),
         priority: 0,
+        max_attempts: 1,
+        retry: None,
+        not_before: None,
         labels: Labels::new(),
         root: None,
         parent: None,
@@ -42,9 +46,13 @@ pub fn dispatch(wait: u64) -> Dispatch {
     }
 }
 
+/// No session at all.
+pub fn nobody(at: Timestamp) -> Situation {
+    Situation { at, any_healthy: false, matched: false, free: false, draining: false, since: None }
+}
+
 pub fn queued() -> Locked {
-    let nobody = Situation { at: at(0), any_healthy: false, matched: false, free: false, draining: false, since: None };
-    let started = dispatch(120).start(SelectorNo(1), &nobody, attempt_id(1)).unwrap();
+    let started = dispatch(120).start(SelectorNo(1), &nobody(at(0)), attempt_id(1)).unwrap();
     Locked {
         run: started.run().clone(),
         attempt: Attempt {

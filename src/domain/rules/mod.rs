@@ -1,6 +1,7 @@
 //! The verbs as rules: what each may change, and what it refuses. One file per verb.
 
 pub mod ack;
+pub mod again;
 pub mod cancel;
 pub mod dispatch;
 pub mod release;
@@ -12,7 +13,7 @@ use super::attempt::{AttemptStatus, Locked};
 use super::event::EventType;
 use super::refusal::Refusal;
 use super::run::{Run, Status};
-use super::transition::{AttemptChange, TaskChange, Transition};
+use super::transition::{AttemptChange, Ended, TaskChange, Transition};
 use crate::ids::Digest;
 
 /// Whether a caller's token stands for what it names.
@@ -46,7 +47,13 @@ impl Locked {
         let ended = if self.attempt.status.has_ended() {
             AttemptChange::Keep
         } else {
-            AttemptChange::End { status: attempt, reported }
+            AttemptChange::End(Ended {
+                attempt_id: self.attempt.id,
+                status: attempt,
+                reported,
+                error: run.error.clone(),
+                log_url: run.log_url.clone(),
+            })
         };
         let task = if self.task.is_some() { TaskChange::Drop } else { TaskChange::Keep };
         Transition::new(run, ended, task, EventType::of(status), now)

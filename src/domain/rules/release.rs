@@ -8,7 +8,7 @@ use crate::domain::event::EventType;
 use crate::domain::hold::Hold;
 use crate::domain::refusal::Refusal;
 use crate::domain::transition::{self, AttemptChange, TaskChange, Transition};
-use crate::ids::Digest;
+use crate::ids::{AttemptId, Digest};
 
 /// How long a released task is not offered to the session that released it.
 pub const BARRED_FOR: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ pub enum Released {
 
 impl Locked {
     /// Takes back a claim that was not acknowledged: back to its place, with its clocks, or with a hold that begins
-    /// after `delay`. An acknowledged attempt ends like a lost lease, at once.
+    /// after `delay`. An acknowledged attempt ends like a lost lease, at once; `next` is the run's next attempt then.
     ///
     /// # Errors
     /// As for a report: a wrong or old token changes nothing.
@@ -34,6 +34,7 @@ impl Locked {
         reason: Option<&str>,
         delay: Duration,
         session_ended: bool,
+        next: AttemptId,
         now: Timestamp,
     ) -> Result<Released, Refusal> {
         if self.attempt.released.contains(&token)
@@ -55,18 +56,18 @@ impl Locked {
         }
         self.holds_lease(token, session_ended)?;
         let cause = reason.map_or_else(|| "released it".to_owned(), |reason| format!("released it: {reason}"));
-        Ok(Released::Changed(Box::new(self.lost(&cause, now))))
+        Ok(Released::Changed(Box::new(self.lost(&cause, next, now))))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{at, claimed, ended, queued, running, token};
+    use super::super::fixtures::{at, attempt_id, claimed, ended, queued, running, token};
     use super::*;
     use crate::domain::run::Status;
 
     fn release(locked: &Locked, by: u8, delay: u64) -> Result<Released, Refusal> {
-        locked.release(token(by), None, Duration::from_secs(delay), false, at(5))
+        locked.release(token(by), None, Duration::from_secs(delay), false, attempt_id(2), at(5))
     }
 
     #[test]
@@ -89,7 +90,7 @@ mod tests {
     fn an_acknowledged_attempt_is_lost_at_once() {
         let Released::Changed(lost) = release(&running(), 1, 0).unwrap() else { panic!("changes") };
         assert_eq!(lost.run().status, Status::Failed);
-        assert_eq!(lost.attempt(), &AttemptChange::End { status: AttemptStatus::Lost, reported: None });
+        assert_eq!(lost.attempt().ended().map(|end| (end.status, end.reported)), Some((AttemptStatus::Lost, None)));
     }
 
     #[test]

@@ -6,9 +6,10 @@ use crate::domain::Timestamp;
 use crate::domain::attempt::{AttemptStatus, Locked};
 use crate::domain::event::EventType;
 use crate::domain::refusal::Refusal;
+use crate::domain::retry::RetryOn;
 use crate::domain::run::{Failure, FailureReason, Status};
-use crate::domain::transition::{AttemptChange, Left, TaskChange, Transition};
-use crate::ids::Digest;
+use crate::domain::transition::{AttemptChange, Ended, Left, TaskChange, Transition};
+use crate::ids::{AttemptId, Digest};
 
 /// How often progress makes a new version of its run, at most.
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -26,6 +27,8 @@ pub struct Report {
     pub log_url: Option<String>,
     /// Whether its output was too large to keep.
     pub output_dropped: bool,
+    /// Whether another attempt might do better, if it says so.
+    pub retryable: Option<bool>,
 }
 
 /// How a report was taken.
@@ -53,7 +56,8 @@ impl Locked {
         self.holds_lease(token, session_ended)
     }
 
-    /// Takes a report. Once a cancel was requested, every end is `aborted`: the cancel was ordered first.
+    /// Takes a report. Once a cancel was requested, every end is `aborted`: the cancel was ordered first. A failure of
+    /// a run that is tried again goes over to its next attempt, `next`, and the run never shows it.
     ///
     /// # Errors
     /// [`Refusal::LeaseLost`] and what else a stale token is told. The repeat of the report that ended the attempt is
@@ -63,6 +67,7 @@ impl Locked {
         token: Digest,
         report: Report,
         session_ended: bool,
+        next: AttemptId,
         now: Timestamp,
     ) -> Result<Reported, Refusal> {
         if let Some(version) = self.attempt.ended_version
@@ -77,6 +82,18 @@ impl Locked {
         }
         let cancelled = self.run.cancel_requested_at.is_some();
         let status = if cancelled { Status::Aborted } else { report.status };
+        if status == Status::Failed && report.retryable != Some(false) {
+            let ended = Ended {
+                attempt_id: self.attempt.id,
+                status: AttemptStatus::Failed,
+                reported: Some(report.status),
+                error: report.error.clone(),
+                log_url: report.log_url.clone().or_else(|| self.run.log_url.clone()),
+            };
+            if let Some(again) = self.replace(RetryOn::Failed, ended, next, now) {
+                return Ok(Reported::Changed(Box::new(again.leaving(report.left))));
+            }
+        }
         let failed = (status == Status::Failed).then(|| Failure {
             reason: FailureReason::Reported,
             worker_selector: None,
@@ -116,24 +133,26 @@ impl Locked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{at, claimed, ended, queued, running, token};
+    use super::super::fixtures::{at, attempt_id, claimed, ended, queued, running, token};
     use super::*;
 
     fn says(status: Status) -> Report {
-        Report { status, error: None, left: Left::default(), log_url: None, output_dropped: false }
+        Report { status, error: None, left: Left::default(), log_url: None, output_dropped: false, retryable: None }
     }
 
     #[test]
     fn every_end_ends_the_run_and_the_attempt() {
         for status in Status::ALL.iter().copied().filter(|s| s.is_terminal() || *s == Status::Waiting) {
-            let Reported::Changed(ended) = running().report(token(1), says(status), false, at(9)).unwrap() else {
+            let Reported::Changed(ended) =
+                running().report(token(1), says(status), false, attempt_id(2), at(9)).unwrap()
+            else {
                 panic!("changes")
             };
             assert_eq!(ended.run().status, status);
             assert_eq!(ended.run().finished_at.is_some(), status.is_terminal());
             assert_eq!(ended.event(), EventType::of(status));
-            let expected = AttemptChange::End { status: AttemptStatus::of_run(status), reported: Some(status) };
-            assert_eq!(ended.attempt(), &expected);
+            let end = ended.attempt().ended().expect("ends");
+            assert_eq!((end.status, end.reported), (AttemptStatus::of_run(status), Some(status)));
         }
     }
 
@@ -142,7 +161,8 @@ mod tests {
     fn after_a_cancel_every_end_is_aborted() {
         let mut cancelled = running();
         cancelled.run.cancel_requested_at = Some(at(8));
-        let Reported::Changed(ended) = cancelled.report(token(1), says(Status::Succeeded), false, at(9)).unwrap()
+        let Reported::Changed(ended) =
+            cancelled.report(token(1), says(Status::Succeeded), false, attempt_id(2), at(9)).unwrap()
         else {
             panic!("changes")
         };
@@ -155,21 +175,22 @@ mod tests {
         done.attempt.token = Some(token(1));
         done.attempt.reported = Some(Status::Succeeded);
         done.attempt.ended_version = Some(3);
-        let same = done.report(token(1), says(Status::Succeeded), true, at(99));
+        let same = done.report(token(1), says(Status::Succeeded), true, attempt_id(2), at(99));
         assert_eq!(same, Ok(Reported::Unchanged { status: Status::Succeeded, version: 3 }));
         assert_eq!(
-            done.report(token(1), says(Status::Failed), false, at(99)),
+            done.report(token(1), says(Status::Failed), false, attempt_id(2), at(99)),
             Err(Refusal::RunFinished(Status::Succeeded))
         );
         assert_eq!(
-            done.report(token(2), says(Status::Succeeded), false, at(99)),
+            done.report(token(2), says(Status::Succeeded), false, attempt_id(2), at(99)),
             Err(Refusal::RunFinished(Status::Succeeded))
         );
     }
 
     #[test]
     fn stale_tokens_change_nothing() {
-        let report = |locked: &Locked, by, gone| locked.report(token(by), says(Status::Succeeded), gone, at(9));
+        let report =
+            |locked: &Locked, by, gone| locked.report(token(by), says(Status::Succeeded), gone, attempt_id(2), at(9));
         let lost = Err(Refusal::LeaseLost(running().attempt.id));
         assert_eq!(report(&running(), 2, false), lost);
         assert_eq!(report(&running(), 1, true), lost);
@@ -184,8 +205,8 @@ mod tests {
     fn an_older_attempt_is_superseded() {
         let mut old = running();
         old.attempt.status = AttemptStatus::Lost;
-        old.run.attempt.attempt_id = super::super::fixtures::attempt_id(2);
-        let refused = old.report(token(1), says(Status::Succeeded), false, at(9)).unwrap_err();
+        old.run.attempt.attempt_id = attempt_id(2);
+        let refused = old.report(token(1), says(Status::Succeeded), false, attempt_id(2), at(9)).unwrap_err();
         assert_eq!(
             refused,
             Refusal::AttemptSuperseded { attempt_id: old.attempt.id, current: old.run.attempt.attempt_id }
@@ -196,13 +217,17 @@ mod tests {
     fn progress_makes_a_version_at_most_once_a_second() {
         let mut report = says(Status::Running);
         assert_eq!(
-            running().report(token(1), report.clone(), false, at(9)),
+            running().report(token(1), report.clone(), false, attempt_id(2), at(9)),
             Ok(Reported::Unchanged { status: Status::Running, version: 2 })
         );
         report.left.progress = Some("1".into());
         let soon = running().run.updated_at;
-        assert_eq!(running().report(token(1), report.clone(), false, soon), Ok(Reported::Kept(report.left.clone())));
-        let Reported::Changed(updated) = running().report(token(1), report, false, soon + PROGRESS_EVERY).unwrap()
+        assert_eq!(
+            running().report(token(1), report.clone(), false, attempt_id(2), soon),
+            Ok(Reported::Kept(report.left.clone()))
+        );
+        let Reported::Changed(updated) =
+            running().report(token(1), report, false, attempt_id(2), soon + PROGRESS_EVERY).unwrap()
         else {
             panic!("changes")
         };

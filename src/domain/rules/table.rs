@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use super::ack::Acked;
-use super::fixtures::{at, attempt_id, claimed, ended, queued, running, token, waiting};
+use super::again::Changes;
+use super::fixtures::{at, attempt_id, claimed, ended, nobody, queued, running, token, waiting};
 use super::release::Released;
 use super::report::{Report, Reported};
 use crate::domain::attempt::{AttemptStatus, Locked};
 use crate::domain::hold::gaps;
 use crate::domain::refusal::Refusal;
-use crate::domain::run::Status;
+use crate::domain::run::{Operation, Status};
 use crate::domain::transition::{Left, TaskChange, Transition};
 
 /// Where the right token of the fixtures was used when the attempt ended.
@@ -46,7 +47,7 @@ fn states() -> Vec<(&'static str, Locked)> {
 }
 
 fn said(status: Status) -> Report {
-    Report { status, error: None, left: Left::default(), log_url: None, output_dropped: false }
+    Report { status, error: None, left: Left::default(), log_url: None, output_dropped: false, retryable: None }
 }
 
 fn became(change: &Transition) -> String {
@@ -64,6 +65,8 @@ fn refused(refusal: &Refusal) -> String {
         Refusal::LeaseLost(_) => "lease-lost",
         Refusal::AttemptSuperseded { .. } => "attempt-superseded",
         Refusal::RunFinished(_) => "run-finished",
+        Refusal::RunNotFinished(_) => "run-not-finished",
+        Refusal::RunNotWaiting(_) => "run-not-waiting",
         other => panic!("no rule of an existing run says {other:?}"),
     };
     format!("409 `{code}`")
@@ -81,15 +84,22 @@ fn outcomes(locked: &Locked) -> Vec<String> {
         Ok(Acked::Already) => "same answer".to_owned(),
         Err(refusal) => refused(&refusal),
     };
-    let report = |by, status| match locked.report(token(by), said(status), false, now) {
+    let report = |by, status| match locked.report(token(by), said(status), false, attempt_id(3), now) {
         Ok(Reported::Changed(change)) => became(&change),
         Ok(Reported::Kept(_) | Reported::Unchanged { .. }) => "same answer".to_owned(),
         Err(refusal) => refused(&refusal),
     };
-    let release = match locked.release(token(1), None, Duration::ZERO, false, now) {
+    let release = match locked.release(token(1), None, Duration::ZERO, false, attempt_id(3), now) {
         Ok(Released::Changed(change)) => became(&change),
         Ok(Released::Already) => "same answer".to_owned(),
         Err(refusal) => refused(&refusal),
+    };
+    let again = |operation| {
+        let dispatch = Changes::default().of(&locked.run, operation);
+        match locked.dispatch_again(dispatch, locked.run.selector_no, &nobody(now), attempt_id(3), token(9)) {
+            Ok(change) => became(&change),
+            Err(refusal) => refused(&refusal),
+        }
     };
     vec![
         ack(1),
@@ -99,15 +109,17 @@ fn outcomes(locked: &Locked) -> Vec<String> {
         report(1, Status::Waiting),
         report(2, Status::Succeeded),
         release,
+        again(Operation::Retry),
+        again(Operation::Resume),
         moved(locked.cancel(None, false, now).as_ref()),
         moved(locked.cancel(None, true, now).as_ref()),
         moved(locked.expire(&gaps(vec![], at(0), at(999)), at(999)).as_ref()),
         moved(locked.lapse(false, None, at(15)).as_ref()),
-        moved(locked.lose(true, now).as_ref()),
+        moved(locked.lose(true, attempt_id(3), now).as_ref()),
     ]
 }
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 14] = [
     "ack",
     "ack, wrong token",
     "renew",
@@ -115,6 +127,8 @@ const VERBS: [&str; 12] = [
     "report waiting",
     "report, wrong token",
     "release",
+    "retry",
+    "resume",
     "cancel",
     "cancel, force",
     "hold runs out",

@@ -4,9 +4,11 @@ use crate::domain::Timestamp;
 use crate::domain::attempt::{AttemptStatus, Locked};
 use crate::domain::event::EventType;
 use crate::domain::hold::Stretch;
+use crate::domain::retry::RetryOn;
 use crate::domain::run::{Failure, FailureReason, Run, Status};
-use crate::domain::transition::{AttemptChange, TaskChange, Transition};
+use crate::domain::transition::{AttemptChange, Ended, TaskChange, Transition};
 use crate::duration;
+use crate::ids::AttemptId;
 
 impl Locked {
     /// Fails a run whose task nobody has claimed and whose hold ran its full wait within one of these gaps.
@@ -40,16 +42,26 @@ impl Locked {
         })
     }
 
-    /// Ends a running attempt whose session has ended: the run fails, naming the worker; or is aborted, if that was
-    /// asked for.
+    /// Ends a running attempt whose session has ended: the run goes over to its next attempt, `next`, if it has one
+    /// left, else fails, naming the worker; or is aborted, if that was asked for.
     #[must_use]
-    pub fn lose(&self, session_ended: bool, now: Timestamp) -> Option<Transition> {
+    pub fn lose(&self, session_ended: bool, next: AttemptId, now: Timestamp) -> Option<Transition> {
         (self.attempt.status == AttemptStatus::Running && session_ended)
-            .then(|| self.lost("was lost: its session ended", now))
+            .then(|| self.lost("was lost: its session ended", next, now))
     }
 
     /// The loss of a running attempt, for a cause that follows the worker's name.
-    pub(super) fn lost(&self, cause: &str, now: Timestamp) -> Transition {
+    pub(super) fn lost(&self, cause: &str, next: AttemptId, now: Timestamp) -> Transition {
+        let ended = Ended {
+            attempt_id: self.attempt.id,
+            status: AttemptStatus::Lost,
+            reported: None,
+            error: self.run.worker_id.as_ref().map(|worker_id| format!("worker {worker_id} {cause}")),
+            log_url: self.run.log_url.clone(),
+        };
+        if let Some(again) = self.replace(RetryOn::LeaseLost, ended, next, now) {
+            return again;
+        }
         let cancelled = self.run.cancel_requested_at.is_some();
         let status = if cancelled { Status::Aborted } else { Status::Failed };
         self.end(now, status, AttemptStatus::Lost, None, |run| {
@@ -83,7 +95,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::super::fixtures::{at, claimed, ended, queued, running};
+    use super::super::fixtures::{at, attempt_id, claimed, ended, queued, running};
     use super::*;
     use crate::domain::hold::gaps;
     use crate::domain::selector::Selector;
@@ -132,17 +144,19 @@ mod tests {
 
     #[test]
     fn a_lost_lease_fails_the_run_naming_the_worker() {
-        assert_eq!(running().lose(false, at(9)), None);
-        assert_eq!(ended(Status::Succeeded, AttemptStatus::Succeeded).lose(true, at(9)), None);
-        let failed = running().lose(true, at(9)).unwrap();
+        assert_eq!(running().lose(false, attempt_id(2), at(9)), None);
+        assert_eq!(ended(Status::Succeeded, AttemptStatus::Succeeded).lose(true, attempt_id(2), at(9)), None);
+        let failed = running().lose(true, attempt_id(2), at(9)).unwrap();
         assert_eq!(failed.run().error.as_deref(), Some("worker w-b was lost: its session ended"));
-        assert_eq!(failed.attempt(), &AttemptChange::End { status: AttemptStatus::Lost, reported: None });
+        let end = failed.attempt().ended().expect("ends");
+        assert_eq!((end.status, end.reported), (AttemptStatus::Lost, None));
+        assert_eq!(end.error, failed.run().error);
     }
 
     #[test]
     fn a_lease_lost_after_a_cancel_ends_as_aborted() {
         let mut cancelled = running();
         cancelled.run.cancel_requested_at = Some(at(8));
-        assert_eq!(cancelled.lose(true, at(9)).unwrap().run().status, Status::Aborted);
+        assert_eq!(cancelled.lose(true, attempt_id(2), at(9)).unwrap().run().status, Status::Aborted);
     }
 }

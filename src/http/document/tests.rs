@@ -7,7 +7,7 @@ use crate::http::openapi;
 /// The committed document, from which clients are generated.
 const COMMITTED: &str = include_str!("../../../openapi/openapi.json");
 
-const OPERATIONS: [(&str, &str, &str); 17] = [
+const OPERATIONS: [(&str, &str, &str); 20] = [
     ("ackAttempt", "post", "/v1/attempts/{attempt_id}/ack"),
     ("cancelRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/cancel"),
     ("deregisterWorker", "delete", "/v1/workers/{worker_id}"),
@@ -15,6 +15,7 @@ const OPERATIONS: [(&str, &str, &str); 17] = [
     ("getRun", "get", "/v1/dags/{dag_name}/runs/{run_id}"),
     ("getWorker", "get", "/v1/workers/{worker_id}"),
     ("heartbeatWorker", "post", "/v1/workers/{worker_id}/heartbeat"),
+    ("listAttempts", "get", "/v1/dags/{dag_name}/runs/{run_id}/attempts"),
     ("listEvents", "get", "/v1/events"),
     ("listRunEvents", "get", "/v1/dags/{dag_name}/runs/{run_id}/events"),
     ("listRuns", "get", "/v1/runs"),
@@ -24,6 +25,8 @@ const OPERATIONS: [(&str, &str, &str); 17] = [
     ("releaseAttempt", "post", "/v1/attempts/{attempt_id}/release"),
     ("renewAttempt", "post", "/v1/attempts/{attempt_id}/renew"),
     ("reportAttempt", "post", "/v1/attempts/{attempt_id}/report"),
+    ("resumeRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/resume"),
+    ("retryRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/retry"),
     ("streamEvents", "get", "/v1/events/stream"),
 ];
 

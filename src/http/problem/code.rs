@@ -56,6 +56,10 @@ pub enum Code {
     AttemptSuperseded,
     /// The run has come to its end.
     RunFinished,
+    /// The run has not come to its end.
+    RunNotFinished,
+    /// The run does not wait for a person.
+    RunNotWaiting,
     /// The identity is another request's.
     RunExists,
     /// The idempotency key is another request's.
@@ -100,6 +104,8 @@ impl Code {
         Self::LeaseLost,
         Self::AttemptSuperseded,
         Self::RunFinished,
+        Self::RunNotFinished,
+        Self::RunNotWaiting,
         Self::RunExists,
         Self::IdempotencyMismatch,
         Self::PositionExpired,
@@ -144,6 +150,8 @@ impl Code {
             Self::LeaseLost => ("lease-lost", StatusCode::CONFLICT, "Lease lost", StopAttempt),
             Self::AttemptSuperseded => ("attempt-superseded", StatusCode::CONFLICT, "Attempt superseded", StopAttempt),
             Self::RunFinished => ("run-finished", StatusCode::CONFLICT, "Run finished", GiveUp),
+            Self::RunNotFinished => ("run-not-finished", StatusCode::CONFLICT, "Run not finished", GiveUp),
+            Self::RunNotWaiting => ("run-not-waiting", StatusCode::CONFLICT, "Run not waiting", GiveUp),
             Self::RunExists => ("run-exists", StatusCode::CONFLICT, "Run exists", GiveUp),
             Self::IdempotencyMismatch => {
                 ("idempotency-mismatch", StatusCode::UNPROCESSABLE_ENTITY, "Idempotency mismatch", FixRequest)

@@ -60,7 +60,11 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
         Refusal::NoSuchRun(key) => Problem::new(Code::NotFound, format!("there is no run {key}")),
         Refusal::NoSuchWorker(worker_id) => Problem::new(Code::NotFound, format!("there is no worker {worker_id}")),
         Refusal::NoSuchAttempt(attempt_id) => {
-            Problem::new(Code::NotFound, format!("there is no attempt {attempt_id}")).with_action(Action::StopAttempt)
+            let problem = Problem::new(Code::NotFound, format!("there is no attempt {attempt_id}"));
+            match verb {
+                Verb::Attempt | Verb::Worker => problem.with_action(Action::StopAttempt),
+                Verb::Run => problem,
+            }
         }
         Refusal::UnknownSession { session, ended } => {
             let (worker_id, session_id) = (session.worker_id, session.session_id);
@@ -89,10 +93,14 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
         Refusal::LeaseLost(attempt_id) => {
             Problem::new(Code::LeaseLost, format!("this token holds no lease on attempt {attempt_id} any more"))
         }
-        Refusal::AttemptSuperseded { attempt_id, current } => Problem::new(
-            Code::AttemptSuperseded,
-            format!("the run has gone on from attempt {attempt_id} to attempt {current}"),
-        ),
+        Refusal::AttemptSuperseded { attempt_id, current } => {
+            let detail = format!("the run has gone on from attempt {attempt_id} to attempt {current}");
+            let problem = Problem::new(Code::AttemptSuperseded, detail);
+            match verb {
+                Verb::Run => problem.with_action(Action::GiveUp),
+                Verb::Attempt | Verb::Worker => problem,
+            }
+        }
         Refusal::PositionExpired { after, first } => Problem::new(
             Code::PositionExpired,
             format!(
@@ -100,6 +108,14 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
                  runs anew, then go on after position {}",
                 first - 1
             ),
+        ),
+        Refusal::RunNotFinished(status) => Problem::new(
+            Code::RunNotFinished,
+            format!("the run has not ended: it is {status}; only what has ended can be retried"),
+        ),
+        Refusal::RunNotWaiting(status) => Problem::new(
+            Code::RunNotWaiting,
+            format!("the run does not wait for a person: it is {status}; only what is waiting can be resumed"),
         ),
         Refusal::RunFinished(status) => {
             let what =

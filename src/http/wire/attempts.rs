@@ -125,7 +125,7 @@ pub struct ReportRequest {
     /// Where its log is.
     #[schema(nullable = false)]
     pub log_url: Option<String>,
-    /// Whether another attempt might do better. Has no effect yet.
+    /// Whether another attempt might do better. `false` ends a run that would be tried again.
     #[schema(nullable = false)]
     pub retryable: Option<bool>,
 }
@@ -157,7 +157,15 @@ impl ReportRequest {
         let left = Left { output: self.output.filter(fits), progress: self.progress.filter(fits) };
         // Half an address leads nowhere: one that is too long to keep is not kept at all.
         let log_url = self.log_url.filter(|url| url.len() <= MAX_TEXT_BYTES);
-        (self.token, Report { status: self.status, error: self.error.map(cut), left, log_url, output_dropped })
+        let report = Report {
+            status: self.status,
+            error: self.error.map(cut),
+            left,
+            log_url,
+            output_dropped,
+            retryable: self.retryable,
+        };
+        (self.token, report)
     }
 }
 

@@ -3,26 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::coordinator::dispatch::{Payload, Request};
 use crate::domain::labels::{Labels, LabelsSchema, MAX_LABELS};
+use crate::domain::retry::{LONGEST_DELAY, Retry, RetryOn};
 use crate::domain::rules::dispatch::Dispatch;
+use crate::domain::run::Operation;
 use crate::domain::selector::{MAX_TERMS, Selector};
-use crate::http::extract::{DispatchHeaders, Fields, FromFields, Reading, Settings, read};
+use crate::http::extract::query::read as query;
+use crate::http::extract::{DispatchHeaders, Faults, Fields, FromFields, Reading, Settings, read};
 use crate::http::json;
 use crate::ids::{self, DagName, Digest, RunId, RunKey, WorkerId};
 
 /// The largest definition.
-const MAX_DEFINITION_BYTES: usize = 1024 * 1024;
+pub const MAX_DEFINITION_BYTES: usize = 1024 * 1024;
 
-/// What a dispatch may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DispatchOperation {
-    /// A run's first attempt.
-    Start,
-}
+/// The most attempts that a dispatch may come to by itself.
+pub const MAX_ATTEMPTS: i64 = 1_000;
 
 /// A run to be taken by a worker.
 #[derive(Debug, Clone, PartialEq, utoipa::ToSchema)]
@@ -41,9 +40,9 @@ pub struct DispatchRequest {
         example = "2026-01-31"
     )]
     pub run_id: Option<RunId>,
-    /// What to do; `start` when absent.
+    /// What to do; `start` when absent. `retry` and `resume` are for a run that had its earlier attempts elsewhere.
     #[schema(nullable = false)]
-    pub operation: Option<DispatchOperation>,
+    pub operation: Option<Operation>,
     /// The run at the top of the family this one belongs to.
     #[schema(nullable = false)]
     pub root: Option<RunKey>,
@@ -64,6 +63,15 @@ pub struct DispatchRequest {
     /// Higher goes first; ties by age. 0 when absent.
     #[schema(required = false, minimum = -100, maximum = 100)]
     pub priority: i16,
+    /// How many attempts it may come to by itself, when one is lost or, if `retry` says so, fails. 1 when absent.
+    #[schema(required = false, minimum = 1, maximum = 1000)]
+    pub max_attempts: i32,
+    /// When it is tried again by itself, and after how long.
+    #[schema(nullable = false)]
+    pub retry: Option<Retry>,
+    /// Nobody is given it before this time; its clocks begin then.
+    #[schema(nullable = false)]
+    pub not_before: Option<DateTime<Utc>>,
     /// The DAG itself, for the worker alone: at most 1 MiB.
     #[schema(nullable = false)]
     pub definition: Option<String>,
@@ -73,6 +81,10 @@ pub struct DispatchRequest {
     /// More for the worker, such as a base configuration or who asked: any JSON, handed on as sent.
     #[schema(value_type = serde_json::Value, required = false)]
     pub context: Option<String>,
+    /// What the attempt before came to, of a run that is retried or resumed and had it elsewhere: any JSON, handed on as
+    /// sent.
+    #[schema(value_type = serde_json::Value, required = false)]
+    pub previous: Option<String>,
     /// For listing; at most 64.
     #[schema(value_type = LabelsSchema, required = false)]
     pub labels: Labels,
@@ -84,28 +96,28 @@ impl FromFields for DispatchRequest {
     fn from_fields(fields: &mut Fields<'_>, settings: &Settings) -> Option<Self> {
         let dag_name = fields.required("dag_name", read::name);
         let run_id = fields.optional("run_id", read::name);
-        let operation = fields.optional("operation", |json| match read::text(json)?.as_str() {
-            "start" => Ok(DispatchOperation::Start),
-            _ => Err("must be `start`".into()),
+        let operation = fields.optional("operation", |json| {
+            Operation::from_word(&read::text(json)?).ok_or_else(|| "must be one of start, retry, resume".into())
         });
         let root = fields.optional("root", read::run_key);
         let parent = fields.optional("parent", read::run_key);
         let worker_selector = fields.or("worker_selector", Labels::new(), read::labels(MAX_TERMS));
         let target_worker_id = fields.optional("target_worker_id", read::name);
-        if let (Some(labels), Some(_)) = (&worker_selector, &target_worker_id)
-            && labels.len() + 1 > MAX_TERMS
-        {
-            let terms = labels.len() + 1;
-            let detail = format!("must have at most {MAX_TERMS} terms, has {terms} with `target_worker_id`");
-            fields.fault("worker_selector", detail);
-        }
+        bound_terms(fields, worker_selector.as_ref(), target_worker_id.as_ref());
         let longest = settings.worker_wait_timeout_max;
         let worker_wait_timeout_seconds =
             fields.optional("worker_wait_timeout_seconds", read::seconds(Duration::ZERO, longest));
         let priority = fields.or("priority", 0, read::integer(-100, 100));
+        let max_attempts = fields.or("max_attempts", 1, read::integer(1, MAX_ATTEMPTS));
+        let retry = fields.optional("retry", retry);
+        let not_before = fields.optional("not_before", time);
         let definition = fields.optional("definition", read::text_up_to(MAX_DEFINITION_BYTES));
         let params = fields.optional("params", read::any);
         let context = fields.optional("context", read::any);
+        let previous = fields.optional("previous", read::any);
+        if previous.is_some() && matches!(operation, None | Some(Operation::Start)) {
+            fields.fault("previous", "is for `retry` and `resume`");
+        }
         let labels = fields.or("labels", Labels::new(), read::labels(MAX_LABELS));
         Some(Self {
             dag_name: dag_name?,
@@ -117,9 +129,13 @@ impl FromFields for DispatchRequest {
             target_worker_id,
             worker_wait_timeout_seconds,
             priority: priority?,
+            max_attempts: max_attempts?,
+            retry,
+            not_before,
             definition,
             params,
             context,
+            previous,
             labels: labels?,
         })
     }
@@ -135,15 +151,24 @@ impl DispatchRequest {
         Request {
             dispatch: Dispatch {
                 key: RunKey { dag_name: self.dag_name, run_id },
+                operation: self.operation.unwrap_or(Operation::Start),
                 selector: Arc::new(Selector { equal: self.worker_selector, target: self.target_worker_id }),
                 wait: self.worker_wait_timeout_seconds.unwrap_or(settings.worker_wait_timeout),
                 priority: self.priority,
+                max_attempts: self.max_attempts,
+                retry: self.retry,
+                not_before: self.not_before,
                 labels: self.labels,
                 root: self.root,
                 parent: self.parent,
                 traceparent: headers.traceparent,
             },
-            payload: Payload { definition: self.definition, params: self.params, context: self.context },
+            payload: Payload {
+                definition: self.definition,
+                params: self.params,
+                context: self.context,
+                previous: self.previous,
+            },
             idempotency_key: headers.idempotency_key,
             digest,
         }
@@ -160,15 +185,20 @@ impl DispatchRequest {
         let canonical = Canonical {
             dag_name: &self.dag_name,
             run_id: self.run_id.as_ref(),
+            operation: self.operation.filter(|operation| *operation != Operation::Start),
             root: self.root.as_ref(),
             parent: self.parent.as_ref(),
             worker_selector: &self.worker_selector,
             target_worker_id: self.target_worker_id.as_ref(),
             wait_micros: self.worker_wait_timeout_seconds.map(|wait| wait.as_micros()),
             priority: self.priority,
+            max_attempts: (self.max_attempts != 1).then_some(self.max_attempts),
+            retry: self.retry.as_ref(),
+            not_before: self.not_before.map(|time| time.timestamp_micros()),
             definition: self.definition.as_deref(),
             params: any(&self.params),
             context: any(&self.context),
+            previous: any(&self.previous),
             labels: &self.labels,
         };
         Digest::of(serde_json::to_vec(&canonical).expect("texts, maps of texts and numbers are JSON"))
@@ -185,6 +215,8 @@ struct Canonical<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<&'a RunId>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<Operation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     root: Option<&'a RunKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<&'a RunKey>,
@@ -195,12 +227,63 @@ struct Canonical<'a> {
     wait_micros: Option<u128>,
     priority: i16,
     #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<&'a Retry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_before: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     definition: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     params: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<String>,
     labels: &'a Labels,
+}
+
+/// Notes a selector that has more terms than one may have, the target counted.
+pub(super) fn bound_terms(fields: &mut Fields<'_>, labels: Option<&Labels>, target: Option<&WorkerId>) {
+    if let (Some(labels), Some(_)) = (labels, target)
+        && labels.len() + 1 > MAX_TERMS
+    {
+        let terms = labels.len() + 1;
+        let detail = format!("must have at most {MAX_TERMS} terms, has {terms} with `target_worker_id`");
+        fields.fault("worker_selector", detail);
+    }
+}
+
+/// When a run is tried again by itself.
+pub(super) fn retry(json: &str) -> Result<Retry, Faults> {
+    read::object(Reading::Strict, |fields| {
+        let absent = Retry::default();
+        let on = fields.or(
+            "on",
+            absent.on,
+            read::list(RetryOn::ALL.len(), |json| {
+                let words = || RetryOn::ALL.iter().map(|on| on.as_str()).collect::<Vec<_>>().join(", ");
+                RetryOn::from_word(&read::text(json)?).ok_or_else(|| format!("must be one of {}", words()).into())
+            }),
+        );
+        let delay = fields.or("delay_seconds", Duration::ZERO, read::seconds(Duration::ZERO, LONGEST_DELAY));
+        let factor = fields.or("factor", absent.factor, |json| match json.parse::<f64>() {
+            Ok(factor) if (1.0..=100.0).contains(&factor) => Ok(factor),
+            _ => Err("must be a number from 1 to 100".into()),
+        });
+        let most = fields.or("max_delay_seconds", LONGEST_DELAY, read::seconds(Duration::ZERO, LONGEST_DELAY));
+        Some(Retry {
+            on: on?,
+            delay_seconds: delay?.as_secs_f64(),
+            factor: factor?,
+            max_delay_seconds: most?.as_secs_f64(),
+        })
+    })(json)
+}
+
+/// A time in a body.
+pub(super) fn time(json: &str) -> Result<DateTime<Utc>, Faults> {
+    query::time(&read::text(json)?)
 }
 
 #[cfg(test)]

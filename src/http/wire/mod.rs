@@ -1,5 +1,6 @@
 //! What goes over the wire: requests with the rules they must keep, and answers. Named as the contract names them.
 
+pub mod again;
 pub mod attempts;
 pub mod cursor;
 pub mod dispatch;

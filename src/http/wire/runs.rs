@@ -182,7 +182,7 @@ impl AwaitedChange {
 /// What may be included on request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
-    /// The definition, the parameters and the context.
+    /// The definition, the parameters, the context and what the attempt before came to.
     Payload,
 }
 
@@ -199,7 +199,7 @@ pub struct GetRun {
     /// How long to wait; more than 50 is lowered to 50. 0 when absent.
     #[param(value_type = Option<f64>, nullable = false, minimum = 0)]
     pub wait_seconds: Option<std::time::Duration>,
-    /// `payload` adds `definition`, `params` and `context`.
+    /// `payload` adds `definition`, `params`, `context` and `previous`.
     #[param(value_type = Option<String>, nullable = false, pattern = "^payload$", example = "payload")]
     pub include: Option<Include>,
 }
@@ -256,19 +256,24 @@ pub struct DetailedRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value, required = false)]
     pub context: Option<RawJson>,
+    /// What the attempt before the current one came to: `{attempt_id, status, error, output, progress}`, or what was
+    /// dispatched for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = serde_json::Value, required = false)]
+    pub previous: Option<RawJson>,
 }
 
 impl From<RunDetail> for DetailedRun {
     fn from(detail: RunDetail) -> Self {
-        let payload = detail.payload;
-        let (definition, params, context) = payload.map(|p| (p.definition, p.params, p.context)).unwrap_or_default();
+        let payload = detail.payload.unwrap_or_default();
         Self {
             run: detail.run,
             output: detail.output.map(RawJson),
             progress: detail.progress.map(RawJson),
-            definition,
-            params: params.map(RawJson),
-            context: context.map(RawJson),
+            definition: payload.definition,
+            params: payload.params.map(RawJson),
+            context: payload.context.map(RawJson),
+            previous: payload.previous.map(RawJson),
         }
     }
 }

@@ -144,6 +144,11 @@ pub struct Task {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub traceparent: Option<String>,
+    /// What the attempt before this one came to: `{attempt_id, status, error, output, progress}`, or what was dispatched
+    /// for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = serde_json::Value, required = false)]
+    pub previous: Option<RawJson>,
 }
 
 impl From<GivenTask> for Task {
@@ -165,6 +170,7 @@ impl From<GivenTask> for Task {
             parent: task.parent,
             labels: task.labels,
             traceparent: task.traceparent,
+            previous: task.payload.previous.map(RawJson),
         }
     }
 }

@@ -1,6 +1,5 @@
 use super::*;
 use crate::config::{Config, Flags};
-use crate::http::extract::Faults;
 
 fn settings() -> Settings {
     Config::load(None, std::iter::empty(), &Flags::default()).unwrap().coordinator
@@ -137,6 +136,13 @@ fn every_field_is_part_of_the_digest() {
         r#"{"dag_name": "etl", "params": 1}"#,
         r#"{"dag_name": "etl", "params": 1.0}"#,
         r#"{"dag_name": "etl", "context": 1}"#,
+        r#"{"dag_name": "etl", "operation": "retry"}"#,
+        r#"{"dag_name": "etl", "operation": "resume"}"#,
+        r#"{"dag_name": "etl", "operation": "retry", "previous": 1}"#,
+        r#"{"dag_name": "etl", "max_attempts": 2}"#,
+        r#"{"dag_name": "etl", "retry": {}}"#,
+        r#"{"dag_name": "etl", "retry": {"on": ["failed"]}}"#,
+        r#"{"dag_name": "etl", "not_before": "2026-01-31T12:00:00Z"}"#,
     ];
     let digests: std::collections::HashSet<Digest> = all.iter().map(|body| digest(body)).collect();
     assert_eq!(digests.len(), all.len());
