@@ -7,7 +7,7 @@ use super::error::Fault;
 use super::{Coordinator, Error};
 use crate::domain::refusal::Refusal;
 use crate::domain::rules::again::Changes;
-use crate::domain::run::Operation;
+use crate::domain::run::{Operation, Status};
 use crate::domain::snapshot::RunSnapshot;
 use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, new_uuid};
 use crate::store::attempts::Follower;
@@ -66,6 +66,10 @@ impl Coordinator {
         if before.attempt.attempt_id != again.after {
             return self.gone_on(namespace, key, again, before.attempt.attempt_id).await;
         }
+        if before.status == Status::Aborted {
+            // Its cancel covers the children it had, not those it will have.
+            self.finish_cascade(namespace, key).await?;
+        }
         let dispatch = again.changes.clone().of(&before, again.operation);
         let selector_no = parts.catalog.selector_no(&parts.db, namespace, &dispatch.selector).await?;
         let mut tx = parts.db.begin().await?;
@@ -75,6 +79,7 @@ impl Coordinator {
             Db::roll_back(tx).await?;
             return self.gone_on(namespace, key, again, locked.attempt.id).await;
         }
+        self.needs_parent(&mut tx, namespace, dispatch.parent.as_ref()).await??;
         let situation = parts.catalog.situation(&mut tx, namespace, selector_no).await?;
         let next = AttemptId(new_uuid());
         let transition = locked.dispatch_again(dispatch, selector_no, &situation.0, next, again.digest)?;

@@ -43,6 +43,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Refusal::NoAvailableWorker`] and [`Refusal::NoMatchingWorker`] when it would not wait and nothing matches;
+    /// [`Refusal::ParentFinished`] when its parent has ended or is to be cancelled;
     /// [`Refusal::RunExists`] and [`Refusal::IdempotencyMismatch`] for what only looks like a repeat.
     pub async fn dispatch(&self, namespace: NamespaceId, request: Request) -> Result<Dispatched, Error> {
         let request = Arc::new(request);
@@ -58,8 +59,10 @@ impl Coordinator {
         let selector_no = parts.catalog.selector_no(&parts.db, namespace, &request.dispatch.selector).await?;
         let identity = Identity { key: request.idempotency_key.clone(), digest: request.digest };
         let mut tx = parts.db.begin().await?;
+        let parent = self.needs_parent(&mut tx, namespace, request.dispatch.parent.as_ref()).await?;
         let situation = parts.catalog.situation(&mut tx, namespace, selector_no).await?;
-        let started = request.dispatch.clone().start(selector_no, &situation.0, AttemptId(new_uuid()));
+        let start = || request.dispatch.clone().start(selector_no, &situation.0, AttemptId(new_uuid()));
+        let started = parent.and_then(|()| start());
         let recorded = match &started {
             Ok(transition) => {
                 self.record_new(&mut tx, namespace, transition, situation, &identity, &request.payload).await?

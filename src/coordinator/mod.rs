@@ -34,6 +34,7 @@ mod catalog;
 mod clock;
 pub mod error;
 mod expiry;
+mod family;
 mod holder;
 mod namespaces;
 mod record;

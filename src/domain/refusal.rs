@@ -60,6 +60,13 @@ pub enum Refusal {
     },
     /// The run, or the attempt named, has come to its end.
     RunFinished(Status),
+    /// A run whose parent has ended, or is to be cancelled, is not begun any more.
+    ParentFinished {
+        /// The parent.
+        parent: RunKey,
+        /// Where it stands.
+        status: Status,
+    },
     /// Only what has ended can be tried again.
     RunNotFinished(Status),
     /// Only what waits for a person can be resumed.

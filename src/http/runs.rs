@@ -123,7 +123,7 @@ pub(super) async fn get_run(
 /// Cancel a run
 ///
 /// A run that waits is aborted at once; one that runs is asked to stop, and its worker is told by its next sign of
-/// life. A run that has ended stays as it is.
+/// life. A run that has ended stays as it is. All its descendants that have not ended are cancelled with it.
 #[utoipa::path(
     post,
     path = "/v1/dags/{dag_name}/runs/{run_id}/cancel",

@@ -4,6 +4,8 @@
 //! committed while the lock was waited for. The clock is read in the outer select list over the materialized locking
 //! part: anywhere else it is the time before the wait.
 
+use std::collections::HashMap;
+
 use sqlx::PgConnection;
 use sqlx::types::Uuid;
 
@@ -117,7 +119,7 @@ async fn attempt(
     )
     .fetch_optional(conn)
     .await?
-    .ok_or_else(|| Error::Unreadable(format!("there is no attempt {attempt_id}")))?;
+    .ok_or_else(|| no_attempt(attempt_id))?;
     let now = row.now;
     Ok((Attempt::try_from(row)?, now))
 }
@@ -139,9 +141,145 @@ async fn task(conn: &mut PgConnection, namespace: NamespaceId, attempt_id: Attem
     )
     .fetch_optional(conn)
     .await?
-    .ok_or_else(|| Error::Unreadable(format!("queued attempt {attempt_id} has no task")))?;
+    .ok_or_else(|| no_task(attempt_id))?;
     let now = row.now;
     Ok((Task::try_from(row)?, now))
+}
+
+/// A run that was asked for by name, locked with its current attempt and task, or why it cannot be read.
+pub type ByName = (RunKey, Result<(Locked, Timestamp)>);
+
+/// Locks these runs with their current attempts and tasks, passing over runs that somebody else has locked: a batch must
+/// not wait for one of them.
+///
+/// # Errors
+/// Of the database. A row that cannot be read is an error of that row only.
+pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKey]) -> Result<Vec<ByName>> {
+    let dags: Vec<String> = keys.iter().map(|key| key.dag_name.to_string()).collect();
+    let ids: Vec<String> = keys.iter().map(|key| key.run_id.to_string()).collect();
+    let rows = sqlx::query_as!(
+        RunRow,
+        r#"/* store::lock::runs */
+        SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
+               r.selector_no, s.canonical AS selector,
+               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.max_attempts,
+               r.counted_from, r.retry, r.labels,
+               r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
+               r.created_at, r.updated_at, r.queued_at, r.claimed_at, r.started_at, r.finished_at,
+               r.cancel_requested_at, r.cancel_reason, r.error, r.failure, r.log_url, r.output_dropped
+        FROM unnest($2::text[], $3::text[]) AS k(dag_name, run_id)
+        JOIN run r ON r.namespace_id = $1 AND r.dag_name = k.dag_name AND r.run_id = k.run_id
+        JOIN selector s ON s.namespace_id = r.namespace_id AND s.selector_no = r.selector_no
+        ORDER BY r.dag_name, r.run_id
+        FOR NO KEY UPDATE OF r SKIP LOCKED"#,
+        namespace.0,
+        &dags,
+        &ids,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let current: Vec<Uuid> = rows.iter().map(|row| row.attempt_id).collect();
+    let (mut attempts, mut now) = attempts(conn, namespace, &current).await?;
+    let queued: Vec<Uuid> = attempts
+        .iter()
+        .filter(|(_, attempt)| attempt.as_ref().is_ok_and(|attempt| attempt.status == AttemptStatus::Queued))
+        .map(|(id, _)| *id)
+        .collect();
+    let mut tasks = HashMap::new();
+    if !queued.is_empty() {
+        (tasks, now) = self::tasks(conn, namespace, &queued).await?;
+    }
+    rows.into_iter()
+        .map(|row| {
+            let key = row.key()?;
+            let read = || {
+                let run = Run::try_from(row)?;
+                let id = run.attempt.attempt_id;
+                let attempt = attempts.remove(&id.0).unwrap_or_else(|| Err(no_attempt(id)))?;
+                let task = match attempt.status {
+                    AttemptStatus::Queued => Some(tasks.remove(&id.0).unwrap_or_else(|| Err(no_task(id)))?),
+                    _ => None,
+                };
+                Ok((Locked { run, attempt, task }, now))
+            };
+            Ok((key, read()))
+        })
+        .collect()
+}
+
+/// Reads attempts, whose runs the caller has locked.
+async fn attempts(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    ids: &[Uuid],
+) -> Result<(HashMap<Uuid, Result<Attempt>>, Timestamp)> {
+    let rows = sqlx::query_as!(
+        AttemptRow,
+        r#"/* store::lock::attempts */
+        SELECT a.attempt_id, a.number, a.operation, a.status, a.worker_id, a.session_id, a.token_digest, a.reported,
+               a.ended_version, a.released, roadstead_now() AS "now!"
+        FROM unnest($2::uuid[]) AS k(attempt_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM attempt WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) a"#,
+        namespace.0,
+        ids,
+    )
+    .fetch_all(conn)
+    .await?;
+    let now = rows.iter().map(|row| row.now).max().unwrap_or_default();
+    Ok((rows.into_iter().map(|row| (row.attempt_id, Attempt::try_from(row))).collect(), now))
+}
+
+/// Locks the tasks of queued attempts, waiting for claims in flight.
+async fn tasks(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    ids: &[Uuid],
+) -> Result<(HashMap<Uuid, Result<Task>>, Timestamp)> {
+    let rows = sqlx::query!(
+        r#"/* store::lock::tasks */
+        WITH locked AS MATERIALIZED (
+            SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = ANY($2) ORDER BY attempt_id FOR UPDATE
+        )
+        SELECT attempt_id AS "attempt_id!", hold_from AS "hold_from!",
+               (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", fence AS "fence!", worker_id, session_id,
+               token_digest, claimed_at, claim_until, roadstead_now() AS "now!"
+        FROM locked"#,
+        namespace.0,
+        ids,
+    )
+    .fetch_all(conn)
+    .await?;
+    let now = rows.iter().map(|row| row.now).max().unwrap_or_default();
+    let task = |row: TaskRow| Task::try_from(row);
+    Ok((
+        rows.into_iter()
+            .map(|row| {
+                let id = row.attempt_id;
+                let row = TaskRow {
+                    hold_from: row.hold_from,
+                    wait_micros: row.wait_micros,
+                    fence: row.fence,
+                    worker_id: row.worker_id,
+                    session_id: row.session_id,
+                    token_digest: row.token_digest,
+                    claimed_at: row.claimed_at,
+                    claim_until: row.claim_until,
+                    now: row.now,
+                };
+                (id, task(row))
+            })
+            .collect(),
+        now,
+    ))
+}
+
+fn no_attempt(id: AttemptId) -> Error {
+    Error::Unreadable(format!("there is no attempt {id}"))
+}
+
+fn no_task(id: AttemptId) -> Error {
+    Error::Unreadable(format!("queued attempt {id} has no task"))
 }
 
 /// What a locking read from tasks found: the run with its task, or why its row cannot be read.

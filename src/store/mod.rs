@@ -12,6 +12,7 @@ pub mod create;
 pub mod db;
 pub mod error;
 pub mod event;
+pub mod family;
 pub mod feed;
 pub mod gate;
 mod health;

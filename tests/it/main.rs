@@ -16,6 +16,7 @@ mod crowds;
 mod demo;
 mod door;
 mod embedded;
+mod families;
 mod feed;
 mod harness;
 mod hold_model;

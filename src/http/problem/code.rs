@@ -56,6 +56,8 @@ pub enum Code {
     AttemptSuperseded,
     /// The run has come to its end.
     RunFinished,
+    /// The parent has come to its end, or is to.
+    ParentFinished,
     /// The run has not come to its end.
     RunNotFinished,
     /// The run does not wait for a person.
@@ -104,6 +106,7 @@ impl Code {
         Self::LeaseLost,
         Self::AttemptSuperseded,
         Self::RunFinished,
+        Self::ParentFinished,
         Self::RunNotFinished,
         Self::RunNotWaiting,
         Self::RunExists,
@@ -150,6 +153,7 @@ impl Code {
             Self::LeaseLost => ("lease-lost", StatusCode::CONFLICT, "Lease lost", StopAttempt),
             Self::AttemptSuperseded => ("attempt-superseded", StatusCode::CONFLICT, "Attempt superseded", StopAttempt),
             Self::RunFinished => ("run-finished", StatusCode::CONFLICT, "Run finished", GiveUp),
+            Self::ParentFinished => ("parent-finished", StatusCode::CONFLICT, "Parent finished", GiveUp),
             Self::RunNotFinished => ("run-not-finished", StatusCode::CONFLICT, "Run not finished", GiveUp),
             Self::RunNotWaiting => ("run-not-waiting", StatusCode::CONFLICT, "Run not waiting", GiveUp),
             Self::RunExists => ("run-exists", StatusCode::CONFLICT, "Run exists", GiveUp),

@@ -109,6 +109,14 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
                 first - 1
             ),
         ),
+        Refusal::ParentFinished { parent, status } => Problem::new(
+            Code::ParentFinished,
+            if status.is_terminal() {
+                format!("the parent {parent} has ended: it is {status}")
+            } else {
+                format!("the parent {parent} is to be cancelled")
+            },
+        ),
         Refusal::RunNotFinished(status) => Problem::new(
             Code::RunNotFinished,
             format!("the run has not ended: it is {status}; only what has ended can be retried"),
