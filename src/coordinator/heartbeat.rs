@@ -101,6 +101,7 @@ impl Coordinator {
             }
         };
         let mut tx = parts.db.begin().await?;
+        let drained = store::session::is_drained(&mut tx, namespace, &beat.session.worker_id).await?;
         let (known, now) =
             store::session::lock(&mut tx, namespace, &beat.session).await?.ok_or_else(|| unknown(None))?;
         if known.ended.is_some() {
@@ -110,12 +111,13 @@ impl Coordinator {
         let offer = Offer {
             label_set_no,
             slots: beat.slots.unwrap_or(known.slots),
-            draining: beat.draining.unwrap_or(known.present_from.is_none()),
+            draining: beat.draining.unwrap_or(known.draining),
+            drained,
         };
         let change = known.beat(&offer, now);
         store::session::save(&mut tx, namespace, &change, now).await?;
         Db::commit(tx).await?;
-        if offer.draining {
+        if change.session.present_from.is_none() {
             parts.matchmaker.draining(namespace, &beat.session);
         } else {
             self.offers(namespace, &beat.session, label_set_no);

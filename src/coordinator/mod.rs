@@ -16,6 +16,7 @@ pub mod runs;
 // What workers do.
 pub mod ack;
 pub mod deregister;
+pub mod drain;
 pub mod heartbeat;
 pub mod poll;
 pub mod register;

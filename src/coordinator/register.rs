@@ -83,7 +83,7 @@ impl Coordinator {
         let label_set_no = parts.catalog.label_set_no(&parts.db, namespace, &offer).await?;
         let key = SessionKey { worker_id: registration.worker_id.clone(), session_id };
         let mut tx = parts.db.begin().await?;
-        store::session::lock_worker(&mut tx, namespace, &key.worker_id, &key.session_id).await?;
+        let drained = store::session::lock_worker(&mut tx, namespace, &key.worker_id, &key.session_id).await?;
         let session = Session {
             key: key.clone(),
             label_set_no,
@@ -92,9 +92,10 @@ impl Coordinator {
             lease_ttl: registration.lease.unwrap_or(parts.settings.lease_ttl),
             last_seen: store::sweep::now(&mut tx).await?,
             present_from: None,
+            draining: false,
             ended: None,
         };
-        let replaced = self.begin_or_change(&mut tx, namespace, session.clone(), registration).await?;
+        let replaced = self.begin_or_change(&mut tx, namespace, session.clone(), drained, registration).await?;
         Db::commit(tx).await?;
         tracing::info!(worker = %key.worker_id, session = %key.session_id, labels = ?registration.labels, "registered");
         if let Some(replaced) = replaced {
@@ -117,9 +118,10 @@ impl Coordinator {
         tx: &mut store::Conn,
         namespace: NamespaceId,
         mut session: Session,
+        drained: bool,
         registration: &Registration,
     ) -> Result<Option<SessionKey>, Fault> {
-        let offer = Offer { label_set_no: session.label_set_no, slots: session.slots, draining: false };
+        let offer = Offer { label_set_no: session.label_set_no, slots: session.slots, draining: false, drained };
         if let Some((known, now)) = store::session::lock(tx, namespace, &session.key).await? {
             if known.ended.is_some() {
                 return Err(Refusal::UnknownSession { session: session.key, ended: known.ended }.into());
@@ -140,7 +142,7 @@ impl Coordinator {
             store::session::save(tx, namespace, &before.end(EndReason::Replaced, now), now).await?;
             replaced = Some(before.key);
         }
-        session.present_from = Some(session.last_seen);
+        session.present_from = (!drained).then_some(session.last_seen);
         store::session::begin(tx, namespace, &session, registration.version.as_deref()).await?;
         Ok(replaced)
     }

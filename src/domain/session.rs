@@ -50,6 +50,8 @@ pub struct Session {
     pub last_seen: Timestamp,
     /// Since when it has been present without a break; none while it is draining or has ended.
     pub present_from: Option<Timestamp>,
+    /// Whether it said that it wants no more tasks.
+    pub draining: bool,
     /// Why it ended, if it has.
     pub ended: Option<EndReason>,
 }
@@ -100,15 +102,26 @@ impl Session {
         session.last_seen = now.max(self.last_seen);
         session.slots = offer.slots;
         session.label_set_no = offer.label_set_no;
+        session.draining = offer.draining;
         let over = now >= self.last_seen + self.stale_after;
         let other = offer.label_set_no != self.label_set_no;
-        let closed = if over || other || offer.draining { self.close(now) } else { None };
-        session.present_from = match (offer.draining, closed.is_some(), self.present_from) {
+        let away = offer.draining || offer.drained;
+        let closed = if over || other || away { self.close(now) } else { None };
+        session.present_from = match (away, closed.is_some(), self.present_from) {
             (true, ..) => None,
             (false, false, Some(since)) => Some(since),
             (false, ..) => Some(now),
         };
         SessionChange { session, closed }
+    }
+
+    /// An operator's drain of its worker, or the end of one, which is no sign of life: presence ends now, or begins.
+    #[must_use]
+    pub fn turn(&self, drained: bool, now: Timestamp) -> SessionChange {
+        let mut session = self.clone();
+        let away = drained || self.draining;
+        session.present_from = if away { None } else { self.present_from.or(Some(now)) };
+        SessionChange { session, closed: if away { self.close(now) } else { None } }
     }
 
     /// Its end: presence ends now, or where it already had.
@@ -137,6 +150,8 @@ pub struct Offer {
     pub slots: i32,
     /// Whether it wants no more tasks.
     pub draining: bool,
+    /// Whether an operator wants its worker given none.
+    pub drained: bool,
 }
 
 #[cfg(test)]
@@ -157,12 +172,13 @@ mod tests {
             lease_ttl: Duration::from_secs(60),
             last_seen: at(0),
             present_from: Some(at(-10)),
+            draining: false,
             ended: None,
         }
     }
 
     fn offer(label_set_no: i64, draining: bool) -> Offer {
-        Offer { label_set_no: LabelSetNo(label_set_no), slots: 4, draining }
+        Offer { label_set_no: LabelSetNo(label_set_no), slots: 4, draining, drained: false }
     }
 
     #[test]
@@ -204,5 +220,19 @@ mod tests {
         assert_eq!(drained.session.state(at(11)), WorkerState::Draining);
         let undone = drained.session.beat(&offer(1, false), at(20));
         assert_eq!((undone.closed, undone.session.present_from), (None, Some(at(20))));
+    }
+
+    #[test]
+    fn an_operators_drain_outlives_what_the_session_says_and_the_other_way_round() {
+        let turned = session().turn(true, at(10));
+        assert_eq!(turned.closed, Some((LabelSetNo(1), Stretch { from: at(-10), until: at(10) })));
+        assert_eq!((turned.session.last_seen, turned.session.present_from), (at(0), None), "no sign of life");
+        let drained = Offer { drained: true, ..offer(1, false) };
+        assert_eq!(turned.session.beat(&drained, at(11)).session.present_from, None);
+        let undone = turned.session.turn(false, at(12));
+        assert_eq!((undone.closed, undone.session.present_from), (None, Some(at(12))));
+        let of_its_own = session().beat(&offer(1, true), at(10)).session;
+        assert_eq!(of_its_own.turn(false, at(12)).session.present_from, None, "it wants no more itself");
+        assert_eq!(session().turn(false, at(12)).session, session(), "nothing was to be undone");
     }
 }

@@ -54,6 +54,7 @@ fn api() -> Api {
         .route(&[Read], routes!(workers::list_workers))
         .route(&[Read], routes!(workers::get_worker))
         .route(&[Work], routes!(workers::register_worker, workers::deregister_worker))
+        .route(&[Admin], routes!(workers::drain_worker))
         .route(&[Work], routes!(workers::poll_tasks))
         .route(&[Work], routes!(workers::heartbeat_worker))
         // Attempts, for the workers that have them.

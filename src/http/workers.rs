@@ -6,7 +6,7 @@ use super::extract::{Caller, Json, NoQuery, Path, Query, WorkerPath};
 use super::problem::{Problem, Verb, translate};
 use super::wire::sessions::{HeartbeatAnswer, HeartbeatRequest, RegisterAnswer, RegisterRequest};
 use super::wire::tasks::{PollRequest, Polled};
-use super::wire::workers::{Deregister, ListWorkers, Worker, WorkerList};
+use super::wire::workers::{Deregister, DrainRequest, ListWorkers, Worker, WorkerList};
 use crate::coordinator::bounds::within;
 use crate::coordinator::{Coordinator, Error};
 
@@ -91,6 +91,30 @@ pub(super) async fn heartbeat_worker(
     coordinator.oblige(caller.namespace, &beat.session, bounds, beat.labels.as_ref()).await.map_err(problem)?;
     let answer = coordinator.heartbeat_worker(caller.namespace, beat).await;
     Ok(Json(answer.map_err(problem)?.into()))
+}
+
+/// Drain a worker, or undo it
+///
+/// A drained worker finishes what it has and is given nothing, also in later sessions, until the drain is undone. Its
+/// polls return at once with `drain`. To the hold clock it is no match. No sign of life of the worker's.
+#[utoipa::path(
+    post,
+    path = "/v1/workers/{worker_id}/drain",
+    operation_id = "drainWorker",
+    tag = "workers",
+    params(WorkerPath),
+    request_body = DrainRequest,
+    responses((status = 200, description = "The worker, as it is now.", body = Worker)),
+)]
+pub(super) async fn drain_worker(
+    State(coordinator): State<Coordinator>,
+    caller: Caller,
+    Path(worker): Path<WorkerPath>,
+    _: NoQuery,
+    Json(request): Json<DrainRequest>,
+) -> Result<Json<Worker>, Problem> {
+    let drained = coordinator.drain_worker(caller.namespace, worker.worker_id, request.drain, request.comment).await;
+    Ok(Json(drained.map_err(problem)?.into()))
 }
 
 /// Say goodbye

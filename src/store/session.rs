@@ -45,7 +45,7 @@ pub async fn touch(conn: &mut PgConnection, namespace: NamespaceId, keys: &[Sess
         RETURNING w.worker_id, w.session_id, w.label_set_no, w.slots,
                   (extract(epoch FROM w.stale_after) * 1000000)::bigint AS "stale_after_micros!",
                   (extract(epoch FROM w.lease_ttl) * 1000000)::bigint AS "lease_ttl_micros!",
-                  w.last_seen, w.present_from, w.end_reason, w.last_seen AS "now!""#,
+                  w.last_seen, w.present_from, w.draining, w.end_reason, w.last_seen AS "now!""#,
         namespace.0,
         &workers,
         &sessions,
@@ -79,7 +79,7 @@ pub async fn lock_for_claims(
         SELECT worker_id AS "worker_id!", session_id AS "session_id!", label_set_no AS "label_set_no!",
                slots AS "slots!", (extract(epoch FROM stale_after) * 1000000)::bigint AS "stale_after_micros!",
                (extract(epoch FROM lease_ttl) * 1000000)::bigint AS "lease_ttl_micros!",
-               last_seen AS "last_seen!", present_from, end_reason, roadstead_now() AS "now!"
+               last_seen AS "last_seen!", present_from, draining AS "draining!", end_reason, roadstead_now() AS "now!"
         FROM locked"#,
         namespace.0,
         &workers,
@@ -102,7 +102,7 @@ pub async fn standing(conn: &mut PgConnection, namespace: NamespaceId, keys: &[S
         SELECT s.worker_id, s.session_id, s.label_set_no, s.slots,
                (extract(epoch FROM s.stale_after) * 1000000)::bigint AS "stale_after_micros!",
                (extract(epoch FROM s.lease_ttl) * 1000000)::bigint AS "lease_ttl_micros!",
-               s.last_seen, s.present_from, s.end_reason, roadstead_now() AS "now!"
+               s.last_seen, s.present_from, s.draining, s.end_reason, roadstead_now() AS "now!"
         FROM unnest($2::text[], $3::text[]) AS k(worker_id, session_id)
         JOIN worker_session s ON s.namespace_id = $1 AND s.worker_id = k.worker_id AND s.session_id = k.session_id"#,
         namespace.0,
@@ -169,7 +169,8 @@ pub async fn hold_lease(conn: &mut PgConnection, namespace: NamespaceId, key: &S
     row.map(|row| Ok(Lease { ended: row.ended, until: row.until, ttl: rows::duration(row.ttl_micros)? })).transpose()
 }
 
-/// Locks a worker, making it if it is new, and names its latest session. First in the lock order of registration.
+/// Locks a worker, making it if it is new, names its latest session, and answers whether an operator drains it. First in
+/// the lock order of registration.
 ///
 /// # Errors
 /// Of the database.
@@ -178,19 +179,60 @@ pub async fn lock_worker(
     namespace: NamespaceId,
     worker_id: &WorkerId,
     session_id: &SessionId,
-) -> Result<()> {
-    sqlx::query!(
+) -> Result<bool> {
+    let drained = sqlx::query_scalar!(
         r#"/* store::session::lock_worker */
         INSERT INTO worker (namespace_id, worker_id, session_id, created_at)
         VALUES ($1, $2, $3, roadstead_now())
-        ON CONFLICT (namespace_id, worker_id) DO UPDATE SET session_id = excluded.session_id"#,
+        ON CONFLICT (namespace_id, worker_id) DO UPDATE SET session_id = excluded.session_id
+        RETURNING drain"#,
         namespace.0,
         worker_id.as_str(),
         session_id.as_str(),
     )
-    .execute(conn)
+    .fetch_one(conn)
     .await?;
-    Ok(())
+    Ok(drained)
+}
+
+/// Whether an operator drains a worker; it stays so until the transaction ends.
+///
+/// # Errors
+/// Of the database.
+pub async fn is_drained(conn: &mut PgConnection, namespace: NamespaceId, worker_id: &WorkerId) -> Result<bool> {
+    let drained = sqlx::query_scalar!(
+        r#"/* store::session::is_drained */
+        SELECT drain FROM worker WHERE namespace_id = $1 AND worker_id = $2 FOR SHARE"#,
+        namespace.0,
+        worker_id.as_str(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(drained.unwrap_or(false))
+}
+
+/// Locks a worker and notes whether an operator drains it, and why; answers whether there is such a worker.
+///
+/// # Errors
+/// Of the database.
+pub async fn drain_worker(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    worker_id: &WorkerId,
+    comment: Option<Option<&str>>,
+) -> Result<bool> {
+    let wrote = sqlx::query!(
+        r#"/* store::session::drain_worker */
+        UPDATE worker SET drain = $3, drain_comment = $4 WHERE namespace_id = $1 AND worker_id = $2"#,
+        namespace.0,
+        worker_id.as_str(),
+        comment.is_some(),
+        comment.flatten(),
+    )
+    .execute(conn)
+    .await?
+    .rows_affected();
+    Ok(wrote == 1)
 }
 
 /// Locks a session to change or end it, with the moment after the lock.
@@ -213,7 +255,7 @@ pub async fn lock(
         SELECT worker_id AS "worker_id!", session_id AS "session_id!", label_set_no AS "label_set_no!",
                slots AS "slots!", (extract(epoch FROM stale_after) * 1000000)::bigint AS "stale_after_micros!",
                (extract(epoch FROM lease_ttl) * 1000000)::bigint AS "lease_ttl_micros!",
-               last_seen AS "last_seen!", present_from, end_reason, roadstead_now() AS "now!"
+               last_seen AS "last_seen!", present_from, draining AS "draining!", end_reason, roadstead_now() AS "now!"
         FROM locked"#,
         namespace.0,
         key.worker_id.as_str(),
@@ -352,7 +394,8 @@ pub async fn save(
         UPDATE worker_session
         SET label_set_no = $4, slots = $5, last_seen = $6, present_from = $7, end_reason = $8,
             ended_at = CASE WHEN $8::text IS NULL THEN NULL ELSE $9::timestamptz END,
-            stale_after = $10::bigint * interval '1 microsecond', lease_ttl = $11::bigint * interval '1 microsecond'
+            stale_after = $10::bigint * interval '1 microsecond', lease_ttl = $11::bigint * interval '1 microsecond',
+            draining = $12
         WHERE namespace_id = $1 AND worker_id = $2 AND session_id = $3"#,
         namespace.0,
         session.key.worker_id.as_str(),
@@ -365,6 +408,7 @@ pub async fn save(
         now,
         rows::micros(session.stale_after),
         rows::micros(session.lease_ttl),
+        session.draining,
     )
     .execute(conn)
     .await?
@@ -382,6 +426,7 @@ struct SessionRow {
     lease_ttl_micros: i64,
     last_seen: Timestamp,
     present_from: Option<Timestamp>,
+    draining: bool,
     end_reason: Option<String>,
     now: Timestamp,
 }
@@ -396,6 +441,7 @@ impl SessionRow {
             lease_ttl: rows::duration(self.lease_ttl_micros)?,
             last_seen: self.last_seen,
             present_from: self.present_from,
+            draining: self.draining,
             ended: self.end_reason.map(|word| rows::word("end_reason", &word, EndReason::from_word)).transpose()?,
         };
         Ok((session, self.now))

@@ -34,6 +34,10 @@ pub struct WorkerView {
     pub version: Option<String>,
     /// Its last sign of life.
     pub last_seen_at: Timestamp,
+    /// Whether an operator drains it.
+    pub drain: bool,
+    /// Why.
+    pub drain_comment: Option<String>,
 }
 
 /// Reads these workers, in the order given; those that do not exist are left out. One that cannot be read is an error in
@@ -50,7 +54,8 @@ pub async fn views(
     let rows = sqlx::query!(
         r#"/* store::worker::views */
         WITH clock AS MATERIALIZED (SELECT roadstead_now() AS now)
-        SELECT s.worker_id, s.session_id, s.label_set_no, s.slots, s.version, s.last_seen, s.present_from, s.end_reason,
+        SELECT s.worker_id, s.session_id, s.label_set_no, s.slots, s.version, s.last_seen, s.present_from, s.draining,
+               s.end_reason, w.drain, w.drain_comment,
                (extract(epoch FROM s.stale_after) * 1000000)::bigint AS "stale_after_micros!",
                (extract(epoch FROM s.lease_ttl) * 1000000)::bigint AS "lease_ttl_micros!",
                l.canonical AS offer, clock.now AS "now!",
@@ -61,7 +66,8 @@ pub async fn views(
         FROM clock
         CROSS JOIN unnest($2::text[]) WITH ORDINALITY AS k(worker_id, at)
         CROSS JOIN LATERAL (
-            SELECT session_id FROM worker WHERE namespace_id = $1 AND worker_id = k.worker_id LIMIT 1) w
+            SELECT session_id, drain, drain_comment FROM worker
+            WHERE namespace_id = $1 AND worker_id = k.worker_id LIMIT 1) w
         CROSS JOIN LATERAL (
             SELECT * FROM worker_session
             WHERE namespace_id = $1 AND worker_id = k.worker_id AND session_id = w.session_id LIMIT 1) s
@@ -85,6 +91,7 @@ pub async fn views(
                 lease_ttl: rows::duration(row.lease_ttl_micros)?,
                 last_seen: row.last_seen,
                 present_from: row.present_from,
+                draining: row.draining,
                 ended: row.end_reason.map(|word| rows::word("end_reason", &word, EndReason::from_word)).transpose()?,
             };
             Ok(WorkerView {
@@ -98,6 +105,8 @@ pub async fn views(
                 running: row.running,
                 version: row.version,
                 last_seen_at: row.last_seen,
+                drain: row.drain,
+                drain_comment: row.drain_comment,
             })
         })
         .collect();

@@ -15,6 +15,7 @@ mod connections;
 mod crowds;
 mod demo;
 mod door;
+mod drain;
 mod embedded;
 mod families;
 mod feed;

@@ -7,11 +7,12 @@ use crate::http::openapi;
 /// The committed document, from which clients are generated.
 const COMMITTED: &str = include_str!("../../../openapi/openapi.json");
 
-const OPERATIONS: [(&str, &str, &str); 20] = [
+const OPERATIONS: [(&str, &str, &str); 21] = [
     ("ackAttempt", "post", "/v1/attempts/{attempt_id}/ack"),
     ("cancelRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/cancel"),
     ("deregisterWorker", "delete", "/v1/workers/{worker_id}"),
     ("dispatchRun", "post", "/v1/runs"),
+    ("drainWorker", "post", "/v1/workers/{worker_id}/drain"),
     ("getRun", "get", "/v1/dags/{dag_name}/runs/{run_id}"),
     ("getWorker", "get", "/v1/workers/{worker_id}"),
     ("heartbeatWorker", "post", "/v1/workers/{worker_id}/heartbeat"),

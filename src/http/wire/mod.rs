@@ -19,6 +19,9 @@ pub const MAX_WAIT: Duration = Duration::from_secs(50);
 /// The largest integer that every client's numbers hold exactly.
 pub const MAX_INTEGER: i64 = 9_007_199_254_740_991;
 
+/// The longest reason of a cancel, and comment of a drain.
+const MAX_REASON_BYTES: usize = 4096;
+
 /// The most items of a page.
 pub const MAX_LIMIT: i64 = 500;
 

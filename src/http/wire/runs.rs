@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::cursor::Mark;
 use super::raw::RawJson;
-use super::{DEFAULT_LIMIT, MAX_INTEGER, MAX_LIMIT, MAX_WAIT};
+use super::{DEFAULT_LIMIT, MAX_INTEGER, MAX_LIMIT, MAX_REASON_BYTES, MAX_WAIT};
 use crate::coordinator::list::{Position, RunFilter};
 use crate::coordinator::runs::{RunDetail, Wait, WaitFor};
 use crate::domain::condition::Reason;
@@ -15,9 +15,6 @@ use crate::domain::snapshot::RunSnapshot;
 use crate::http::extract::query::read as query;
 use crate::http::extract::{Fields, FromFields, Reading, Settings, read};
 use crate::ids::{DagName, RunId, WorkerId};
-
-/// Longest reason of a cancel.
-const MAX_REASON_BYTES: usize = 4096;
 
 /// Which end of a list comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]

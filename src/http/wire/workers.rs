@@ -6,13 +6,13 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::cursor::Mark;
-use super::{DEFAULT_LIMIT, MAX_LIMIT};
+use super::{DEFAULT_LIMIT, MAX_LIMIT, MAX_REASON_BYTES};
 use crate::coordinator::list::WorkerFilter;
 use crate::coordinator::workers::WorkerView;
 use crate::domain::labels::{Labels, LabelsSchema};
 use crate::domain::session::WorkerState;
 use crate::http::extract::query::read as query;
-use crate::http::extract::{Fields, FromFields, Reading, Settings};
+use crate::http::extract::{Fields, FromFields, Reading, Settings, read};
 use crate::ids::SessionId;
 
 /// A worker as people read it, with its latest session.
@@ -46,6 +46,12 @@ pub struct Worker {
     pub version: Option<String>,
     /// Its last sign of life.
     pub last_seen_at: DateTime<Utc>,
+    /// Whether an operator drains it.
+    pub drain: bool,
+    /// Why, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub drain_comment: Option<String>,
 }
 
 impl From<WorkerView> for Worker {
@@ -61,7 +67,30 @@ impl From<WorkerView> for Worker {
             running: view.running,
             version: view.version,
             last_seen_at: view.last_seen_at,
+            drain: view.drain,
+            drain_comment: view.drain_comment,
         }
+    }
+}
+
+/// An operator's word on whether a worker is given tasks.
+#[derive(Debug, Clone, PartialEq, Eq, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// Whether it is given no more tasks, whatever session it is in. It finishes what it has.
+    pub drain: bool,
+    /// Why, for people; gone when the drain is undone.
+    #[schema(nullable = false, max_length = 4096)]
+    pub comment: Option<String>,
+}
+
+impl FromFields for DrainRequest {
+    const READING: Reading = Reading::Strict;
+
+    fn from_fields(fields: &mut Fields<'_>, _: &Settings) -> Option<Self> {
+        let drain = fields.required("drain", read::boolean);
+        let comment = fields.optional("comment", read::text_up_to(MAX_REASON_BYTES));
+        Some(Self { drain: drain?, comment })
     }
 }
 

@@ -72,6 +72,8 @@ pub fn all(names: &Names) -> Vec<Operation> {
         operation("streamEvents", &[Read], &get, "/v1/events/stream".into(), None, 200),
         operation("listWorkers", &[Read], &get, "/v1/workers".into(), None, 200),
         operation("getWorker", &[Read], &get, worker.clone(), None, 404),
+        operation("drainWorker", &[Admin], &post, format!("{worker}/drain"),
+            Some(json!({"drain": true, "comment": "none of yours"})), 404),
         operation("pollTasks", &[Work], &post, format!("{worker}/poll"),
             Some(json!({"session_id": session_id, "wait_seconds": 1, "max_tasks": 100})), 409),
         operation("heartbeatWorker", &[Work], &post, format!("{worker}/heartbeat"),
