@@ -26,6 +26,7 @@ use tokio::sync::{oneshot, watch};
 
 use child::Wish;
 pub use error::EmbeddedError;
+pub use find::program;
 use server::State;
 
 /// The name of the superuser and of the database.

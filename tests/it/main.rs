@@ -8,6 +8,7 @@ mod access;
 #[path = "../architecture.rs"]
 mod architecture;
 mod bad_input;
+mod bench;
 mod cancel;
 mod claims;
 mod connections;
