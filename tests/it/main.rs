@@ -25,6 +25,7 @@ mod leases;
 mod migrations;
 mod overload;
 mod pages;
+mod parked;
 mod plans;
 mod process;
 mod reads;

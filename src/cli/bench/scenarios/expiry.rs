@@ -24,9 +24,14 @@ pub(in crate::cli::bench) const SCENARIO: Scenario = Scenario {
 /// Dispatches a second.
 const RATE: u32 = 50;
 
-/// The shortest hold, and how much longer others are.
-const SHORTEST: Duration = Duration::from_millis(500);
-const SPREAD_MILLIS: u64 = 1_000;
+/// The holds, in turn: few that differ, as in practice; their ends are spread out by their beginnings.
+const HOLDS: [Duration; 5] = [
+    Duration::from_millis(500),
+    Duration::from_millis(730),
+    Duration::from_secs(1),
+    Duration::from_millis(1_270),
+    Duration::from_millis(1_500),
+];
 
 /// How long after its hold a run may take to fail at the most.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -53,9 +58,7 @@ async fn run(ground: &Ground) -> Result<Vec<Figure>, BenchError> {
     let mut reader = JoinSet::new();
     reader.spawn(failures(stream, number));
     let held = paced(number, RATE, |index| {
-        // Spread without chance: a step that has no factor in common with the spread.
-        let more = u64::try_from(index).unwrap_or_default() * 379 % SPREAD_MILLIS;
-        let wait = SHORTEST + Duration::from_millis(more);
+        let wait = HOLDS[index % HOLDS.len()];
         let (client, request) = (ground.client.clone(), ground.request(&dag_name, &selector, wait));
         async move {
             // The hold begins after this, so what is counted from here is never too little.

@@ -24,6 +24,9 @@ pub(in crate::cli::bench) const SCENARIO: Scenario = Scenario {
 /// How long a poll waits: the longest that is allowed, and longer than it is watched, so that none comes anew meanwhile.
 const POLL: Duration = Duration::from_secs(50);
 
+/// How many polls come a second: as many at one instant would show how the service bears a crush.
+const ARRIVALS: u32 = 200;
+
 /// How many workers come or go at a time.
 const AT_A_TIME: usize = 16;
 
@@ -50,11 +53,14 @@ async fn run(ground: &Ground) -> Result<Vec<Figure>, BenchError> {
     let idle = watch(ground, ground.sized(5, 1)).await?;
 
     let mut polls = JoinSet::new();
+    let mut next = now();
     for (worker_id, session_id) in &workers {
+        sleep_until(next).await;
+        next += Duration::from_secs(1) / ARRIVALS;
         let (client, worker_id, session_id) = (ground.client.clone(), worker_id.clone(), session_id.clone());
         polls.spawn(async move { client.poll(&worker_id, &session_id, "poll", 1, POLL).await });
     }
-    sleep(ground.sized(Duration::from_secs(8), Duration::from_secs(2))).await;
+    sleep(ground.sized(Duration::from_secs(5), Duration::from_secs(2))).await;
     let parked = watch(ground, ground.sized(20, 2)).await?;
     let memory = ground.memory();
     if let Some(ended) = polls.try_join_next() {
