@@ -242,7 +242,7 @@ mod tests {
         let report = report(&[(3.5, 1.0)]);
         assert!(!report.is_met());
         let table = report.table();
-        let row = table.lines().find(|line| line.contains("median")).filter(|line| line.contains("MISSED"));
+        let row = table.lines().find(|line| line.starts_with("  median")).filter(|line| line.contains("MISSED"));
         assert_eq!(
             row.map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).as_deref(),
             Some("median 3.50 ms ≤ 3 MISSED 1 ms 3.5")
