@@ -92,7 +92,8 @@ pub struct Coordinator {
     /// Pause between two passes over what time has moved. Default `1s`.
     #[serde(serialize_with = "as_text")]
     pub sweep_interval: Duration,
-    /// Pause between two looks for work when no notification arrives. Default `1s`.
+    /// Pause between two looks for what nobody was told of: what parked polls could take, what waiting reads wait for.
+    /// Default `1s`.
     #[serde(serialize_with = "as_text")]
     pub fallback_interval: Duration,
 }

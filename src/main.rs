@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use roadstead::cli::{demo, token, worker};
+use roadstead::cli::{bench, demo, token, worker};
 use roadstead::config::{Config, Flags};
-use roadstead::embedded::{Embedded, Settings};
+use roadstead::embedded::{self, Embedded, Settings};
 use roadstead::server::Server;
 use roadstead::{http, telemetry};
 
@@ -26,6 +26,8 @@ enum Command {
     Migrate(Flags),
     /// Watch a run wait for its worker, on a database of its own that is gone afterwards.
     Demo(DemoFlags),
+    /// Measure a service.
+    Bench(bench::BenchArgs),
     /// Run a command once for each task that this worker is given.
     Worker(worker::WorkerArgs),
     /// Print the OpenAPI document.
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
             Command::Serve(flags) => serve(&flags).await,
             Command::Migrate(flags) => migrate(&flags).await,
             Command::Demo(flags) => play_demo(flags).await,
+            Command::Bench(args) => measure(&args).await,
             Command::Worker(args) => {
                 telemetry::start(telemetry::DEFAULT);
                 return worker::run(args).await;
@@ -245,6 +248,62 @@ async fn on_a_service(config: &Config, database_url: &str) -> Result<(), Failed>
     let played = demo::play(&url, Path::new(&exe)).await;
     server.stop().await;
     Ok(played?)
+}
+
+/// Measures a service at a URL, one on a database that is there, or one on a database that is gone afterwards.
+async fn measure(args: &bench::BenchArgs) -> Result<(), Failed> {
+    telemetry::start("warn");
+    let mut signals = Signals::new()?;
+    if args.url.is_some() {
+        return bench_with(args, None, &mut signals).await;
+    }
+    if let Some(url) = &args.database_url {
+        return bench_with(args, Some(base(url, args.pg_bin_dir.as_deref())), &mut signals).await;
+    }
+    let folder = std::env::temp_dir().join(format!("roadstead-bench-{}", std::process::id()));
+    let done = match embed_for_bench(&folder, args.pg_bin_dir.as_ref()).await {
+        Ok(embedded) => {
+            let done = bench_with(args, Some(base(embedded.url(), args.pg_bin_dir.as_deref())), &mut signals).await;
+            embedded.stop().await;
+            done
+        }
+        Err(failed) => Err(failed),
+    };
+    if let Err(error) = std::fs::remove_dir_all(&folder) {
+        eprintln!("roadstead: {} could not be removed: {error}", folder.display());
+    }
+    done
+}
+
+async fn bench_with(args: &bench::BenchArgs, base: Option<bench::Base>, signals: &mut Signals) -> Result<(), Failed> {
+    let exe = std::env::current_exe()?;
+    tokio::select! {
+        measured = bench::run(args, &exe, base) => {
+            if measured? || !args.check {
+                return Ok(());
+            }
+            Err(Failed("a figure is not what it must be".into(), 1))
+        }
+        () = signals.next() => Err(Failed("stopped by a signal".into(), 130)),
+    }
+}
+
+/// A database with the programs by which the bench looks into it.
+fn base(url: &str, bin_dir: Option<&Path>) -> bench::Base {
+    let program = |name| embedded::program(name, bin_dir);
+    bench::Base { url: url.to_owned(), psql: program("psql"), pgbench: program("pgbench") }
+}
+
+/// With a count of statements where the library for it is installed: without it, Postgres does not start that way.
+async fn embed_for_bench(folder: &Path, bin_dir: Option<&PathBuf>) -> Result<Embedded, Failed> {
+    let mut settings = Settings::new(folder);
+    settings.bin_dir = bin_dir.cloned();
+    let mut counting = settings.clone();
+    counting.extra = vec![("shared_preload_libraries".into(), "pg_stat_statements".into())];
+    match embed(counting).await {
+        Ok(embedded) => Ok(embedded),
+        Err(_) => embed(settings).await,
+    }
 }
 
 /// SIGTERM and SIGINT, counted from the start of the command.

@@ -82,17 +82,18 @@ async fn keeper(coordinator: Coordinator, closing: CancellationToken) {
     }
 }
 
-/// Looks for changes that other replicas made: to runs that somebody here waits for, and to sessions whose polls are
-/// parked here.
+/// Looks for changes that other replicas made: to runs that somebody here waits for, to sessions whose polls are parked
+/// here, and of what those could take.
 async fn watcher(coordinator: Coordinator, closing: CancellationToken) {
     let interval = coordinator.settings().fallback_interval;
     let mut failures = 0;
     while pause(interval, failures, &closing).await {
-        let looked = match coordinator.look_for_changes().await {
-            Ok(()) => coordinator.tell_parked().await,
-            Err(error) => Err(error),
+        let looked = async {
+            coordinator.look_for_changes().await?;
+            coordinator.tell_parked().await?;
+            coordinator.look_for_parked().await
         };
-        match looked {
+        match looked.await {
             Ok(()) => failures = 0,
             Err(error) => drop(after_failure("watcher", &mut failures, &error)),
         }

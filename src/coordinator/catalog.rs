@@ -128,6 +128,11 @@ impl Catalog {
         Ok(fitting)
     }
 
+    /// The selectors that a label set fits, as far as that has been asked.
+    pub fn known_to_fit(&self, namespace: NamespaceId, no: LabelSetNo) -> Option<Fitting> {
+        self.fitting_label_set.get(&(namespace, no))
+    }
+
     /// How the workers stand to a selector, with the label sets that fit it: read again until no label set is unknown.
     pub async fn situation(
         &self,

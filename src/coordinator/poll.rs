@@ -229,11 +229,10 @@ impl Coordinator {
         let coordinator = self.clone();
         self.0.tasks.spawn(async move {
             let (namespace, label_set_no) = group.key;
-            let fallback = coordinator.settings().fallback_interval;
+            // On the heap while they last: a group that waits, as most do, keeps no room for them.
             let looks = group.run(
-                fallback,
-                |polls| coordinator.look(namespace, label_set_no, polls),
-                |tasks| coordinator.take_back(namespace, tasks),
+                |polls| Box::pin(coordinator.look(namespace, label_set_no, polls)),
+                |tasks| Box::pin(coordinator.take_back(namespace, tasks)),
                 || coordinator.0.matchmaker.retire(group.key, &group),
             );
             Class::Look.scope(looks).await;

@@ -51,8 +51,8 @@ impl Coordinator {
     /// Of the database; the next round makes up for it.
     pub async fn keep_parked_alive(&self) -> Result<(), super::Error> {
         for (namespace, sessions) in self.parked_sessions() {
+            let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
             for some in sessions.chunks(500) {
-                let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
                 store::session::touch(&mut conn, namespace, some).await.map_err(Fault::from)?;
             }
         }
@@ -66,8 +66,9 @@ impl Coordinator {
     /// Of the database; the next round makes up for it.
     pub async fn tell_parked(&self) -> Result<(), super::Error> {
         for (namespace, sessions) in self.parked_sessions() {
-            for some in sessions.chunks(500) {
-                let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
+            // One connection for all of them: each that comes back is checked by a statement of its own.
+            let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
+            for some in sessions.chunks(1_000) {
                 let found = store::session::standing(&mut conn, namespace, some).await.map_err(Fault::from)?;
                 let found: HashMap<_, _> = found.into_iter().map(|session| (session.key.clone(), session)).collect();
                 for key in some {

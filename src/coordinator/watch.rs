@@ -1,11 +1,12 @@
-//! Reads that wait for a run to change. They hold no connection: a change made here tells them at once, and one
-//! statement per fallback interval looks for all of them whether a change was made elsewhere.
+//! Those who wait: reads for a run to change, and parked polls for a task. They hold no connection: a change made here
+//! tells them at once, and one statement per fallback interval looks for all of them whether a change was made elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
+use super::catalog::Fitting;
 use super::{Coordinator, Error, Fault};
 use crate::ids::{NamespaceId, RunKey};
 use crate::store;
@@ -74,6 +75,34 @@ impl Coordinator {
             for (key, version) in store::read::versions(&mut conn, namespace, &keys).await.map_err(Fault::from)? {
                 self.0.watch.changed(namespace, &key, version);
             }
+        }
+        Ok(())
+    }
+
+    /// Looks once for all groups of polls parked here, and wakes those that have something to take: by a wake-up that was
+    /// lost, or dispatched at another replica. One statement a namespace, however many are parked.
+    ///
+    /// # Errors
+    /// Of the database; the next look makes up for it.
+    pub async fn look_for_parked(&self) -> Result<(), Error> {
+        for (namespace, label_sets) in self.0.matchmaker.groups() {
+            let known: Vec<_> =
+                label_sets.into_iter().map(|no| (no, self.0.catalog.known_to_fit(namespace, no))).collect();
+            let fitting = known.iter().flat_map(|(_, known)| known.iter().flat_map(|known| known.numbers.iter()));
+            let fitting: Vec<i64> = fitting.copied().collect::<BTreeSet<_>>().into_iter().collect();
+            let (last, claimable) = {
+                let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
+                store::claim::claimable(&mut conn, namespace, &fitting).await.map_err(Fault::from)?
+            };
+            let has_some = |numbers: &[i64]| numbers.iter().any(|no| claimable.contains(no));
+            // Whoever does not know of every selector learns of the rest by a look of its own.
+            let wanting = |known: &Option<Fitting>| {
+                known.as_ref().is_none_or(|known| known.upto < last || has_some(&known.numbers))
+            };
+            let mut woken: Vec<i64> =
+                known.into_iter().filter(|(_, known)| wanting(known)).map(|(no, _)| no.0).collect();
+            woken.sort_unstable();
+            self.wake(namespace, &woken);
         }
         Ok(())
     }

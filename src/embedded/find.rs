@@ -68,6 +68,22 @@ fn fetched(cache: Option<&Path>, needed: Option<u32>, account: &Account) -> Resu
     probe(&folder, account).map_err(|reason| Some(format!("{}: {reason}", folder.display())))
 }
 
+/// Where a program of Postgres lies that need not be there, such as `psql`: in the folder that the caller names and no
+/// other; else in the first of those that [`find`] looks through which has it, or on `PATH`.
+#[must_use]
+pub fn program(name: &str, named: Option<&Path>) -> Option<PathBuf> {
+    let folders = named.map_or_else(
+        || {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let mut folders = candidates(None, fetch::default_folder().as_deref());
+            folders.extend(std::env::split_paths(&path));
+            folders
+        },
+        |folder| vec![folder.to_owned()],
+    );
+    folders.into_iter().map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
 fn candidates(last: Option<&Path>, cache: Option<&Path>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = last.map(Path::to_owned).into_iter().collect();
     if let Ok(told) = Command::new("pg_config").arg("--bindir").output() {

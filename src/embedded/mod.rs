@@ -26,6 +26,7 @@ use tokio::sync::{oneshot, watch};
 
 use child::Wish;
 pub use error::EmbeddedError;
+pub use find::program;
 use server::State;
 
 /// The name of the superuser and of the database.
@@ -78,6 +79,8 @@ impl Settings {
             ("fsync", "on"),
             ("full_page_writes", "on"),
             ("synchronous_commit", "on"),
+            // A plan that was made on empty tables, where every index looks alike, is kept until they are analyzed.
+            ("autovacuum_naptime", "5s"),
             ("log_destination", "stderr"),
             ("logging_collector", "off"),
             ("log_timezone", "UTC"),

@@ -57,15 +57,15 @@ impl<T> Group<T> {
 
     /// Looks again and again until no poll is left or `retire` agrees that none has come.
     ///
-    /// `look` is given all polls and gives them back; `undelivered` is given what a poll that has gone was given.
-    pub async fn run<L, F, U, V>(&self, fallback: Duration, look: L, undelivered: U, retire: impl Fn() -> bool)
+    /// `look` is given all polls and gives them back; `undelivered` is given what a poll that has gone was given. Between
+    /// looks the group waits to be woken.
+    pub async fn run<L, F, U, V>(&self, look: L, undelivered: U, retire: impl Fn() -> bool)
     where
         L: Fn(Vec<Parked<T>>) -> F,
         F: Future<Output = Looked<T>>,
         U: Fn(Vec<T>) -> V,
         V: Future<Output = ()>,
     {
-        let mut rounds: u32 = 0;
         loop {
             // Armed before the look: what is dispatched from here on is either seen by the look or wakes the wait.
             let woken = self.wake.notified();
@@ -84,13 +84,9 @@ impl<T> Group<T> {
                 undelivered(gone).await;
                 continue;
             }
-            rounds = rounds.wrapping_add(1);
-            // Spread over a fifth of the interval, so that groups do not look in step.
-            let jitter = fallback / 5 * (rounds.wrapping_mul(2_654_435_769) >> 24) / 256;
-            let pause = if beaten { BEATEN } else { fallback * 9 / 10 + jitter };
             tokio::select! {
                 () = &mut woken => {}
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(BEATEN), if beaten => {}
             }
         }
     }
@@ -155,6 +151,11 @@ impl<T> Group<T> {
     pub(super) fn is_empty(&self) -> bool {
         let polls = self.polls();
         polls.waiting.is_empty() && polls.looking.is_empty()
+    }
+
+    /// Whether a poll waits here whose client has gone.
+    pub(super) fn has_gone(&self) -> bool {
+        self.polls().waiting.iter().any(|waiting| waiting.poll.answer.is_closed())
     }
 
     /// Takes all polls whose clients are there into the hands of a look; drops the others.
@@ -226,7 +227,7 @@ mod tests {
                     Looked { polls: polls.into_iter().map(give).collect(), beaten: false }
                 }
             };
-            group.run(Duration::from_secs(3_600), look, async |_| (), || matchmaker.retire(KEY, &group)).await;
+            group.run(look, async |_| (), || matchmaker.retire(KEY, &group)).await;
         });
         tracker.close();
         tracker

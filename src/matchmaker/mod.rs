@@ -1,8 +1,10 @@
 //! Parked polls, grouped by what they could take.
 //!
 //! A group is all polls of one label set. It arms its wake-up *before* it looks, looks with one statement for all its
-//! polls, and looks again on a wake-up or after the fallback interval: a wake-up that is lost costs one interval,
-//! never a task. A parked poll holds no connection; one whose client has gone is dropped before it is given anything.
+//! polls, and looks again when it is woken. Whoever makes a task claimable wakes; and once in a fallback interval one
+//! statement for all groups finds those that have something to take, and they are woken: a wake-up that is lost costs
+//! one interval, never a task. A parked poll holds no connection; one whose client has gone is dropped before it is
+//! given anything.
 
 mod group;
 
@@ -99,6 +101,18 @@ impl<T> Matchmaker<T> {
                 }
             }
         }
+    }
+
+    /// The label sets of the groups of each namespace. Groups in which a client has gone are woken, and drop its poll.
+    pub fn groups(&self) -> HashMap<NamespaceId, Vec<LabelSetNo>> {
+        let mut by_namespace: HashMap<_, Vec<_>> = HashMap::new();
+        for ((namespace, no), group) in &self.state().groups {
+            if group.has_gone() {
+                group.wake();
+            }
+            by_namespace.entry(*namespace).or_default().push(*no);
+        }
+        by_namespace
     }
 
     /// Whether any poll of a namespace is parked here.

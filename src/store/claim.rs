@@ -4,6 +4,8 @@
 //! every selector and starve other looks. A claim changes neither the run's version nor its events, so it locks the
 //! task only: whatever moves a run out of the queue deletes its task under the same lock.
 
+use std::collections::HashSet;
+
 use sqlx::PgConnection;
 use sqlx::types::Uuid;
 
@@ -64,7 +66,7 @@ pub async fn look(
         FROM namespace n
         CROSS JOIN clock
         LEFT JOIN LATERAL (
-            SELECT t.* FROM unnest($2::bigint[]) AS s(selector_no)
+            SELECT t.* FROM unnest((SELECT $2::bigint[])) AS s(selector_no)
             CROSS JOIN LATERAL (
                 SELECT attempt_id, selector_no, priority, place, hold_from, wait, barred_worker, barred_session,
                        barred_until
@@ -102,6 +104,37 @@ pub async fn look(
         }
     }
     Ok(Look { last_selector_no, now, found })
+}
+
+/// Which of these selectors have a task that may be claimed, whoever may claim it; with the last selector number taken
+/// then. Stops at the first task of each.
+///
+/// # Errors
+/// Of the database.
+pub async fn claimable(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    selectors: &[i64],
+) -> Result<(i64, HashSet<i64>)> {
+    let found = sqlx::query!(
+        r#"/* store::claim::claimable */
+        WITH clock AS MATERIALIZED (SELECT roadstead_now() AS now)
+        SELECT n.last_selector_no, ARRAY(
+            SELECT s.selector_no FROM unnest((SELECT $2::bigint[])) AS s(selector_no)
+            CROSS JOIN LATERAL (
+                SELECT FROM task
+                WHERE namespace_id = $1 AND selector_no = s.selector_no AND claim_until IS NULL
+                  AND hold_from <= (SELECT now FROM clock)
+                ORDER BY priority DESC, place LIMIT 1
+            ) t
+        ) AS "selectors!"
+        FROM namespace n WHERE n.namespace_id = $1"#,
+        namespace.0,
+        selectors,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok((found.last_selector_no, found.selectors.into_iter().collect()))
 }
 
 /// Locks those of these tasks that are still unclaimed and that nobody else has locked, in no order, as they are now;

@@ -71,7 +71,7 @@ pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]
         r#"/* store::contents::sizes */
         SELECT t.attempt_id, t.dag_name, t.run_id, r.operation, r.labels, r.root_dag_name, r.root_run_id,
                r.parent_dag_name, r.parent_run_id, s.canonical AS selector, p.size AS "size!"
-        FROM unnest($2::uuid[]) AS k(attempt_id)
+        FROM unnest((SELECT $2::uuid[])) AS k(attempt_id)
         CROSS JOIN LATERAL (
             SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) t
         CROSS JOIN LATERAL (
@@ -115,7 +115,7 @@ pub async fn read(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid])
                r.operation, r.labels, r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id,
                r.traceparent, s.canonical AS selector, p.definition, p.params, p.context, p.previous,
                roadstead_now() AS "now!"
-        FROM unnest($2::uuid[]) AS k(attempt_id)
+        FROM unnest((SELECT $2::uuid[])) AS k(attempt_id)
         CROSS JOIN LATERAL (
             SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = k.attempt_id LIMIT 1) t
         CROSS JOIN LATERAL (

@@ -126,7 +126,7 @@ pub async fn used_slots(conn: &mut PgConnection, namespace: NamespaceId, keys: &
                     AND t.session_id = k.session_id AND t.claim_until IS NOT NULL)
              + (SELECT count(*) FROM attempt a WHERE a.namespace_id = $1 AND a.worker_id = k.worker_id
                     AND a.session_id = k.session_id AND a.status = 'running') AS "used!"
-        FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS k(worker_id, session_id, at)
+        FROM unnest((SELECT $2::text[]), (SELECT $3::text[])) WITH ORDINALITY AS k(worker_id, session_id, at)
         ORDER BY k.at"#,
         namespace.0,
         &workers,

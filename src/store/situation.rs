@@ -91,7 +91,9 @@ macro_rules! seen {
 /// # Errors
 /// Of the database.
 pub async fn read(conn: &mut PgConnection, namespace: NamespaceId, fitting: &[i64]) -> Result<Seen> {
-    let row = situation!("read", "0::bigint", "", "$2", namespace.0, fitting).fetch_one(conn).await?;
+    let row = situation!("read", "0::bigint", "", "(SELECT $2::bigint[])::bigint[]", namespace.0, fitting)
+        .fetch_one(conn)
+        .await?;
     Ok(seen!(row))
 }
 

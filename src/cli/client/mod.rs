@@ -3,6 +3,7 @@
 //! One method is one operation and one request: nothing is repeated in here. A caller that gets a [`Problem`] looks at its
 //! [`Action`] and decides.
 
+mod feed;
 mod problem;
 mod runs;
 mod secret;
@@ -14,6 +15,7 @@ use std::{collections::BTreeMap, time::Duration};
 use reqwest::{Method, Url, header};
 use serde::de::DeserializeOwned;
 
+pub use feed::EventStream;
 pub use problem::{Action, FieldError, Problem};
 pub use runs::{
     AttemptRef, Condition, DispatchRequest, Event, EventData, EventPage, Failure, Hold, Run, RunPage, WaitFor,

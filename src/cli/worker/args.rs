@@ -80,7 +80,7 @@ impl From<WorkerArgs> for Settings {
 }
 
 /// The bearer token of the environment.
-pub(super) fn token() -> Option<Secret> {
+pub(in crate::cli) fn token() -> Option<Secret> {
     variable(TOKEN_VARIABLE).map(Secret::new)
 }
 

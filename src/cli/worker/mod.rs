@@ -31,6 +31,7 @@ use super::{
 };
 
 pub use args::WorkerArgs;
+pub(super) use args::token;
 pub(super) use process::Process;
 use tail::Tail;
 
