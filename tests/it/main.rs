@@ -26,6 +26,7 @@ mod overload;
 mod pages;
 mod plans;
 mod process;
+mod readers;
 mod reads;
 mod seed;
 mod selectors;
