@@ -15,7 +15,7 @@ use crate::domain::attempt::Locked;
 use crate::domain::hold::{Stretch, gaps};
 use crate::domain::session::WorkerState;
 use crate::ids::{AttemptId, Digest, LabelSetNo, NamespaceId, SelectorNo, SessionKey, Token};
-use crate::matchmaker::{Looked, Parked};
+use crate::matchmaker::{LookEnd, Looked, Parked};
 use crate::store::claim::{Candidate, NewClaim};
 use crate::store::{self, Conn, Db};
 
@@ -36,11 +36,11 @@ struct Asking {
     claims: Vec<(AttemptId, Token)>,
 }
 
-/// What a look came to: for each poll what it is given, in the order of the polls, and whether others were faster.
+/// What a look came to: for each poll what it is given, in the order of the polls, and how it went.
 #[derive(Default)]
 struct Claimed {
     given: Vec<Vec<GivenTask>>,
-    beaten: bool,
+    end: LookEnd,
 }
 
 impl Coordinator {
@@ -56,16 +56,16 @@ impl Coordinator {
             Ok(Ok(claimed)) => claimed,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "a look for tasks failed; its polls stay parked");
-                Claimed::default()
+                Claimed { end: LookEnd::Failed, ..Claimed::default() }
             }
             Err(_) => {
                 tracing::error!("a look for tasks panicked; its polls stay parked");
-                Claimed::default()
+                Claimed { end: LookEnd::Failed, ..Claimed::default() }
             }
         };
         let mut given = claimed.given;
         given.resize_with(polls.len(), Vec::new);
-        Looked { polls: polls.into_iter().zip(given).collect(), beaten: claimed.beaten }
+        Looked { polls: polls.into_iter().zip(given).collect(), end: claimed.end }
     }
 
     async fn claim(
@@ -103,11 +103,12 @@ impl Coordinator {
                 }
             }
         }
-        let Some(now) = clock else { return Ok(Claimed { given: Vec::new(), beaten }) };
+        let end = if beaten { LookEnd::Beaten } else { LookEnd::Done };
+        let Some(now) = clock else { return Ok(Claimed { given: Vec::new(), end }) };
         self.reserve(&mut tx, namespace, &asking, now).await?;
         let given = hand_out(&mut tx, namespace, asking).await?;
         Db::commit(tx).await?;
-        Ok(Claimed { given, beaten })
+        Ok(Claimed { given, end })
     }
 
     /// The first tasks of the selectors that the label set fits, newly interned selectors included.

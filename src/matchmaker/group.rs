@@ -12,6 +12,9 @@ use crate::ids::SessionKey;
 /// How soon a look that was beaten to what it saw is repeated.
 const BEATEN: Duration = Duration::from_millis(20);
 
+/// How soon a look that failed is repeated; doubled with each further failure, up to the fallback interval.
+const FAILED: Duration = Duration::from_millis(50);
+
 /// The polls of one label set, in the order in which they came.
 pub struct Group<T> {
     /// Whose polls.
@@ -45,8 +48,20 @@ struct InHand<T> {
 pub struct Looked<T> {
     /// The polls that were looked for, each with what it is given; those given nothing go back.
     pub polls: Vec<(Parked<T>, Vec<T>)>,
-    /// Whether others were faster, so that a look at once may find what this one missed.
-    pub beaten: bool,
+    /// How it went, and so how soon it is repeated.
+    pub end: LookEnd,
+}
+
+/// How a look went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LookEnd {
+    /// There is nothing more for these polls.
+    #[default]
+    Done,
+    /// Others were faster, so that a look at once may find what this one missed.
+    Beaten,
+    /// It failed, and nothing is known of what there is.
+    Failed,
 }
 
 impl<T> Group<T> {
@@ -65,7 +80,7 @@ impl<T> Group<T> {
         U: Fn(Vec<T>) -> V,
         V: Future<Output = ()>,
     {
-        let mut rounds: u32 = 0;
+        let (mut rounds, mut failures): (u32, u32) = (0, 0);
         loop {
             // Armed before the look: what is dispatched from here on is either seen by the look or wakes the wait.
             let woken = self.wake.notified();
@@ -78,7 +93,7 @@ impl<T> Group<T> {
                 }
                 continue;
             }
-            let Looked { polls, beaten } = look(polls).await;
+            let Looked { polls, end } = look(polls).await;
             let gone = self.settle(polls);
             if !gone.is_empty() {
                 undelivered(gone).await;
@@ -87,7 +102,12 @@ impl<T> Group<T> {
             rounds = rounds.wrapping_add(1);
             // Spread over a fifth of the interval, so that groups do not look in step.
             let jitter = fallback / 5 * (rounds.wrapping_mul(2_654_435_769) >> 24) / 256;
-            let pause = if beaten { BEATEN } else { fallback * 9 / 10 + jitter };
+            failures = if end == LookEnd::Failed { failures + 1 } else { 0 };
+            let pause = match end {
+                LookEnd::Done => fallback * 9 / 10 + jitter,
+                LookEnd::Beaten => BEATEN,
+                LookEnd::Failed => (FAILED * 2u32.pow((failures - 1).min(16))).min(fallback),
+            };
             tokio::select! {
                 () = &mut woken => {}
                 () = tokio::time::sleep(pause) => {}
@@ -223,7 +243,7 @@ mod tests {
                 async move {
                     tokio::task::yield_now().await;
                     let give = |poll| (poll, if given > 0 { vec![given] } else { Vec::new() });
-                    Looked { polls: polls.into_iter().map(give).collect(), beaten: false }
+                    Looked { polls: polls.into_iter().map(give).collect(), end: LookEnd::Done }
                 }
             };
             group.run(Duration::from_secs(3_600), look, async |_| (), || matchmaker.retire(KEY, &group)).await;

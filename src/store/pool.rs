@@ -60,7 +60,7 @@ pub(super) fn of(options: PgConnectOptions, most: u32, health: Arc<Health>) -> P
                 // One simple-protocol message: outside a transaction both functions give its own start.
                 let idle = connection.fetch_one("SELECT now() = statement_timestamp()").await;
                 if idle.is_err() {
-                    health.doubt();
+                    health.distrust();
                 }
                 Ok(idle.is_ok_and(|row| sqlx::Row::try_get(&row, 0).unwrap_or(false)))
             })

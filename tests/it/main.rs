@@ -19,9 +19,12 @@ mod feed;
 mod harness;
 mod hold_model;
 mod holds;
+mod idempotency;
+mod large;
 mod leases;
 #[path = "../migrations.rs"]
 mod migrations;
+mod outages;
 mod overload;
 mod pages;
 mod plans;
@@ -31,4 +34,5 @@ mod reads;
 mod seed;
 mod selectors;
 mod tokens;
+mod wakeups;
 mod worker_cli;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
+use tokio_util::sync::CancellationToken;
 
 use super::spawn;
 
@@ -14,6 +15,8 @@ pub struct Tap {
     /// The URL for the service to be watched.
     pub url: String,
     counts: Arc<Mutex<BTreeMap<String, u64>>>,
+    /// Ends all connections that there are.
+    cut: Arc<Mutex<CancellationToken>>,
 }
 
 impl Tap {
@@ -29,15 +32,21 @@ impl Tap {
         let tap = Self {
             url: format!("postgres://roadstead@127.0.0.1:{port}/{name}?sslmode=disable"),
             counts: Arc::clone(&counts),
+            cut: Arc::default(),
         };
+        let cut = Arc::clone(&tap.cut);
         spawn(async move {
             while let Ok((service, _)) = listener.accept().await {
                 let server = UnixStream::connect(&socket).await.unwrap();
                 let (mut from_service, mut to_service) = service.into_split();
                 let (mut from_server, mut to_server) = server.into_split();
                 let counts = Arc::clone(&counts);
-                spawn(async move { tokio::io::copy(&mut from_server, &mut to_service).await });
-                spawn(async move {
+                let cut = cut.lock().unwrap().clone();
+                let answers = cut
+                    .clone()
+                    .run_until_cancelled_owned(async move { tokio::io::copy(&mut from_server, &mut to_service).await });
+                spawn(answers);
+                spawn(cut.run_until_cancelled_owned(async move {
                     let mut prepared = HashMap::new();
                     let mut started = false;
                     // A message is its kind, but for the very first, its length and the rest.
@@ -48,10 +57,15 @@ impl Tap {
                             break;
                         }
                     }
-                });
+                }));
             }
         });
         tap
+    }
+
+    /// Cuts all connections that there are, on both sides; new ones can be made.
+    pub fn cut(&self) {
+        std::mem::take(&mut *self.cut.lock().unwrap()).cancel();
     }
 
     /// How often this statement has been executed.
