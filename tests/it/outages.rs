@@ -50,11 +50,12 @@ async fn hold_up_a_sweep(url: &str, client: &Client) -> PgConnection {
     let short = json!({"worker_selector": {"zone": "far"}, "worker_wait_timeout_seconds": 1});
     client.dispatch("short", short).await.ok();
     let mut lock = PgConnection::connect(url).await.unwrap();
+    let mut other = PgConnection::connect(url).await.unwrap();
     sqlx::raw_sql("BEGIN; LOCK TABLE task IN EXCLUSIVE MODE").execute(&mut lock).await.unwrap();
     until("a sweep waits", async || {
         let waiting =
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%store::lock::%'";
-        sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut lock).await.unwrap() > 0
+        sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut other).await.unwrap() > 0
     })
     .await;
     lock
