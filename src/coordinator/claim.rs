@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::error::Fault;
 use super::poll::{GivenTask, given};
-use super::{Coordinator, Error};
+use super::{Coordinator, Error, PATIENCE};
 use crate::domain::Timestamp;
 use crate::domain::attempt::Locked;
 use crate::domain::hold::{Stretch, gaps};
@@ -51,10 +51,17 @@ impl Coordinator {
         label_set_no: LabelSetNo,
         polls: Vec<Parked<GivenTask>>,
     ) -> Looked<GivenTask> {
-        // A panic must not take the group with it, whose polls nobody would look for any more.
-        let claimed = match AssertUnwindSafe(self.claim(namespace, label_set_no, &polls)).catch_unwind().await {
-            Ok(Ok(claimed)) => claimed,
-            Ok(Err(error)) => {
+        // Neither a panic nor a question that the network has swallowed must take the group with it, whose polls nobody
+        // would look for any more.
+        let claim = tokio::time::timeout(PATIENCE, self.claim(namespace, label_set_no, &polls));
+        let claimed = match AssertUnwindSafe(claim).catch_unwind().await {
+            Ok(Ok(Ok(claimed))) => claimed,
+            Ok(Err(_)) => {
+                let error = self.unanswered(PATIENCE);
+                tracing::warn!(%error, "a look for tasks failed; its polls stay parked");
+                Claimed { end: LookEnd::Failed, ..Claimed::default() }
+            }
+            Ok(Ok(Err(error))) => {
                 tracing::warn!(%error, "a look for tasks failed; its polls stay parked");
                 Claimed { end: LookEnd::Failed, ..Claimed::default() }
             }

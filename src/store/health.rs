@@ -41,11 +41,11 @@ impl Health {
 
     /// A connection turned out to be dead: what ended it has ended others, so that none opened before is used again.
     pub(super) fn distrust(&self) {
-        self.trust_from_now();
+        self.trust_only_new_ones();
         self.doubt();
     }
 
-    fn trust_from_now(&self) {
+    fn trust_only_new_ones(&self) {
         *self.trusted_from.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
@@ -87,7 +87,7 @@ impl Health {
 
     fn is_there(&self) {
         if *self.away.borrow() {
-            self.trust_from_now();
+            self.trust_only_new_ones();
             self.away.send_replace(false);
             tracing::info!("the database is back");
         }

@@ -99,6 +99,62 @@ async fn a_poll_outlives_the_connections_of_its_replica() {
     .await;
 }
 
+/// B89: the network forgets all connections of a replica without a word, and lets new ones through. What was asked on the
+/// old ones is given up long before the system would; polls, requests and loops go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_outlives_a_network_that_swallows_what_it_says() {
+    let mut config = settings();
+    // A session is not to become stale meanwhile, nor an outage to be declared.
+    config.coordinator.heartbeat_interval = Duration::from_secs(100);
+    config.coordinator.stale_after = Duration::from_secs(300);
+    config.coordinator.lease_ttl = Duration::from_secs(300);
+    config.database.max_connections = 6;
+    with_settings(config, async |t| {
+        let tap = Tap::on(&t.database_url).await;
+        let server = Server::start(&t.config, &tap.url).await.unwrap();
+        let replica = Client::new(&server.url());
+        let worker = Worker::register(&replica, "w", json!({"zone": "b"})).await;
+        let mut warm = JoinSet::new();
+        for _ in 0..12 {
+            let replica = replica.clone();
+            warm.spawn(async move { replica.get("/v1/workers").await.status });
+        }
+        warm.join_all().await;
+        let news = tap.count("store::worker::news");
+        let poll = parked(&worker, json!({"wait_seconds": 50}));
+        until("it is parked", async || tap.count("store::worker::news") > news).await;
+        let looks = tap.count("store::claim::look");
+        until("it waits", async || tap.count("store::claim::look") > looks).await;
+        tap.silence();
+        t.client.dispatch("r", json!({"worker_selector": {"zone": "b"}})).await.ok();
+        // As many as there are connections, of every kind.
+        let mut asked = JoinSet::new();
+        for number in 0..6 {
+            let replica = replica.clone();
+            asked.spawn(async move {
+                let body = json!({"worker_selector": {"zone": "far"}});
+                replica.dispatch(&format!("lost-{number}"), body).await.status
+            });
+            let replica = t.client.clone();
+            asked.spawn(async move { replica.get("/v1/runs").await.status });
+        }
+        let silenced = Instant::now();
+        let (answer, at) = poll.await.unwrap();
+        assert_eq!(answer["tasks"][0]["run_id"], "r", "{answer:#}");
+        println!("given {:?} after the silence", at.duration_since(silenced));
+        assert!(asked.join_all().await.iter().all(|status| [200, 201, 503].contains(status)));
+        let ready = async || replica.get("/readyz").await.status == 200;
+        until("it is ready again", ready).await;
+        finish(&worker, &answer["tasks"][0]).await;
+        // Its sweep and its sequencer, which nobody else's stand in for.
+        for n in 0..12 {
+            replica.dispatch(&format!("x{n}"), json!({"worker_selector": {"zone": "far"}})).await.ok();
+        }
+        server.stop().await;
+    })
+    .await;
+}
+
 /// B91: nothing that a dispatch may hold is too large for the wake-up.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_largest_dispatch_wakes_the_poll_it_fits() {
