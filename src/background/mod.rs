@@ -47,8 +47,8 @@ async fn sweeper(coordinator: Coordinator, closing: CancellationToken) {
     let interval = coordinator.settings().sweep_interval;
     let mut failures = 0;
     while !closing.is_cancelled() {
-        let pause = match bounded(&coordinator, LONGEST_SWEEP, observed("sweep", coordinator.sweep(&mut memory))).await
-        {
+        let pass = observed("sweep", Box::pin(coordinator.sweep(&mut memory)));
+        let pause = match bounded(&coordinator, LONGEST_SWEEP, pass).await {
             Ok(swept) => {
                 failures = 0;
                 // Not before what is due is due: a wake-up a moment too soon would be for nothing.
