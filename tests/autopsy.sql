@@ -124,11 +124,14 @@ WHERE n.last_selector_no <> (SELECT coalesce(max(selector_no), 0) FROM selector 
 
 -- an event is neither in the feed nor noted as unstamped, or both
 SELECT e.dag_name, e.run_id, e.run_seq FROM event e
-WHERE 1 <> (SELECT count(*) FROM feed_entry f WHERE f.namespace_id = e.namespace_id AND f.dag_name = e.dag_name
-                AND f.run_id = e.run_id AND f.run_seq = e.run_seq)
-         + (SELECT count(*) FROM event_unstamped u WHERE u.namespace_id = e.namespace_id AND u.dag_name = e.dag_name
-                AND u.run_id = e.run_id AND u.run_seq = e.run_seq)
-  AND (SELECT first_position FROM feed f WHERE f.namespace_id = e.namespace_id) = 1;
+JOIN feed ON feed.namespace_id = e.namespace_id AND feed.first_position = 1
+LEFT JOIN (
+    SELECT namespace_id, dag_name, run_id, run_seq, count(*) AS places FROM (
+        SELECT namespace_id, dag_name, run_id, run_seq FROM feed_entry
+        UNION ALL SELECT namespace_id, dag_name, run_id, run_seq FROM event_unstamped) either
+    GROUP BY namespace_id, dag_name, run_id, run_seq
+) p ON p.namespace_id = e.namespace_id AND p.dag_name = e.dag_name AND p.run_id = e.run_id AND p.run_seq = e.run_seq
+WHERE p.places IS DISTINCT FROM 1;
 
 -- positions are not dense, or a run's are not in its order
 SELECT f.position, f.run_id FROM (

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::coordinator::{Coordinator, sweep::SweepMemory};
+use crate::coordinator::{Coordinator, Error, sweep::SweepMemory};
 
 /// How soon to look again whether a stamper on another replica has left something out.
 const BEHIND_ANOTHER: Duration = Duration::from_millis(5);
@@ -15,6 +15,13 @@ const FOLLOW: Duration = Duration::from_millis(25);
 
 /// How long a pass may take before it is spoken of, and how often then.
 const SLOW_PASS: Duration = Duration::from_secs(10);
+
+/// How long a sweep may take: longer than any does whose database answers, but for one that finds very much, of which the
+/// next one does the rest.
+const LONGEST_SWEEP: Duration = Duration::from_secs(60);
+
+/// The same for the passes of the other loops, which do little at a time.
+const LONGEST_PASS: Duration = Duration::from_secs(15);
 
 /// The longest pause after failures in a row.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -40,7 +47,8 @@ async fn sweeper(coordinator: Coordinator, closing: CancellationToken) {
     let interval = coordinator.settings().sweep_interval;
     let mut failures = 0;
     while !closing.is_cancelled() {
-        let pause = match observed("sweep", coordinator.sweep(&mut memory)).await {
+        let pass = observed("sweep", Box::pin(coordinator.sweep(&mut memory)));
+        let pause = match bounded(&coordinator, LONGEST_SWEEP, pass).await {
             Ok(swept) => {
                 failures = 0;
                 // Not before what is due is due: a wake-up a moment too soon would be for nothing.
@@ -53,6 +61,19 @@ async fn sweeper(coordinator: Coordinator, closing: CancellationToken) {
             () = coordinator.something_due(), if failures == 0 => {}
             () = closing.cancelled() => {}
         }
+    }
+}
+
+/// A pass that is given up when it takes too long: the network may have swallowed what it waits for, without a word. What
+/// it had committed stays, and the next one goes on.
+async fn bounded<T>(
+    coordinator: &Coordinator,
+    longest: Duration,
+    pass: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(longest, pass).await {
+        Ok(done) => done,
+        Err(_) => Err(coordinator.unanswered(longest)),
     }
 }
 
@@ -75,7 +96,7 @@ async fn keeper(coordinator: Coordinator, closing: CancellationToken) {
     let interval = coordinator.settings().heartbeat_interval / 3;
     let mut failures = 0;
     while pause(interval, failures, &closing).await {
-        match coordinator.keep_parked_alive().await {
+        match bounded(&coordinator, LONGEST_PASS, coordinator.keep_parked_alive()).await {
             Ok(()) => failures = 0,
             Err(error) => drop(after_failure("keeper", &mut failures, &error)),
         }
@@ -93,7 +114,7 @@ async fn watcher(coordinator: Coordinator, closing: CancellationToken) {
             coordinator.tell_parked().await?;
             coordinator.look_for_parked().await
         };
-        match looked.await {
+        match bounded(&coordinator, LONGEST_PASS, looked).await {
             Ok(()) => failures = 0,
             Err(error) => drop(after_failure("watcher", &mut failures, &error)),
         }
@@ -106,7 +127,7 @@ async fn sequencer(coordinator: Coordinator, closing: CancellationToken) {
     let interval = coordinator.settings().fallback_interval;
     let mut failures = 0;
     while !closing.is_cancelled() {
-        let pause = match coordinator.stamp_events().await {
+        let pause = match bounded(&coordinator, LONGEST_PASS, coordinator.stamp_events()).await {
             Ok(all) => {
                 failures = 0;
                 if all { interval } else { BEHIND_ANOTHER }
@@ -126,7 +147,7 @@ async fn follower(coordinator: Coordinator, closing: CancellationToken) {
     let interval = FOLLOW.min(coordinator.settings().fallback_interval);
     let mut failures = 0;
     while pause(interval, failures, &closing).await {
-        match coordinator.follow_feeds().await {
+        match bounded(&coordinator, LONGEST_PASS, coordinator.follow_feeds()).await {
             Ok(()) => failures = 0,
             Err(error) => drop(after_failure("follower", &mut failures, &error)),
         }
@@ -143,7 +164,7 @@ async fn pause(interval: Duration, failures: u32, closing: &CancellationToken) -
 }
 
 /// Logs a failed pass and says how long to wait before the next.
-fn after_failure(name: &str, failures: &mut u32, error: &crate::coordinator::Error) -> Duration {
+fn after_failure(name: &str, failures: &mut u32, error: &Error) -> Duration {
     *failures = failures.saturating_add(1);
     tracing::warn!(%error, failures, "the {name} failed and will try again");
     back_off(*failures)

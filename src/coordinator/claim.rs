@@ -9,13 +9,13 @@ use uuid::Uuid;
 
 use super::error::Fault;
 use super::poll::{GivenTask, given};
-use super::{Coordinator, Error};
+use super::{Coordinator, Error, PATIENCE};
 use crate::domain::Timestamp;
 use crate::domain::attempt::Locked;
 use crate::domain::hold::{Stretch, gaps};
 use crate::domain::session::WorkerState;
 use crate::ids::{AttemptId, Digest, LabelSetNo, NamespaceId, SelectorNo, SessionKey, Token};
-use crate::matchmaker::{Looked, Parked};
+use crate::matchmaker::{LookEnd, Looked, Parked};
 use crate::store::claim::{Candidate, NewClaim};
 use crate::store::{self, Conn, Db};
 
@@ -36,11 +36,11 @@ struct Asking {
     claims: Vec<(AttemptId, Token)>,
 }
 
-/// What a look came to: for each poll what it is given, in the order of the polls, and whether others were faster.
+/// What a look came to: for each poll what it is given, in the order of the polls, and how it went.
 #[derive(Default)]
 struct Claimed {
     given: Vec<Vec<GivenTask>>,
-    beaten: bool,
+    end: LookEnd,
 }
 
 impl Coordinator {
@@ -51,21 +51,28 @@ impl Coordinator {
         label_set_no: LabelSetNo,
         polls: Vec<Parked<GivenTask>>,
     ) -> Looked<GivenTask> {
-        // A panic must not take the group with it, whose polls nobody would look for any more.
-        let claimed = match AssertUnwindSafe(self.claim(namespace, label_set_no, &polls)).catch_unwind().await {
-            Ok(Ok(claimed)) => claimed,
-            Ok(Err(error)) => {
+        // Neither a panic nor a question that the network has swallowed must take the group with it, whose polls nobody
+        // would look for any more.
+        let claim = tokio::time::timeout(PATIENCE, self.claim(namespace, label_set_no, &polls));
+        let claimed = match AssertUnwindSafe(claim).catch_unwind().await {
+            Ok(Ok(Ok(claimed))) => claimed,
+            Ok(Err(_)) => {
+                let error = self.unanswered(PATIENCE);
                 tracing::warn!(%error, "a look for tasks failed; its polls stay parked");
-                Claimed::default()
+                Claimed { end: LookEnd::Failed, ..Claimed::default() }
+            }
+            Ok(Ok(Err(error))) => {
+                tracing::warn!(%error, "a look for tasks failed; its polls stay parked");
+                Claimed { end: LookEnd::Failed, ..Claimed::default() }
             }
             Err(_) => {
                 tracing::error!("a look for tasks panicked; its polls stay parked");
-                Claimed::default()
+                Claimed { end: LookEnd::Failed, ..Claimed::default() }
             }
         };
         let mut given = claimed.given;
         given.resize_with(polls.len(), Vec::new);
-        Looked { polls: polls.into_iter().zip(given).collect(), beaten: claimed.beaten }
+        Looked { polls: polls.into_iter().zip(given).collect(), end: claimed.end }
     }
 
     async fn claim(
@@ -103,11 +110,12 @@ impl Coordinator {
                 }
             }
         }
-        let Some(now) = clock else { return Ok(Claimed { given: Vec::new(), beaten }) };
+        let end = if beaten { LookEnd::Beaten } else { LookEnd::Done };
+        let Some(now) = clock else { return Ok(Claimed { given: Vec::new(), end }) };
         self.reserve(&mut tx, namespace, &asking, now).await?;
         let given = hand_out(&mut tx, namespace, asking).await?;
         Db::commit(tx).await?;
-        Ok(Claimed { given, beaten })
+        Ok(Claimed { given, end })
     }
 
     /// The first tasks of the selectors that the label set fits, newly interned selectors included.

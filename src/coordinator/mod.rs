@@ -68,6 +68,10 @@ const READY_WITHIN: Duration = Duration::from_millis(800);
 /// and does not answer is as good as away, and only we can tell.
 const PATIENCE: Duration = Duration::from_secs(12);
 
+/// How long the work of a verb may go on that nobody waits for any more. All its statements together take less, unless
+/// the network has swallowed one: then it would wait for as long as the system tries to be heard, a quarter of an hour.
+const LONGEST: Duration = Duration::from_secs(30);
+
 /// The service without its front door: what HTTP and the background loops call. Cheap to clone.
 #[derive(Clone)]
 pub struct Coordinator(Arc<Parts>);
@@ -172,13 +176,22 @@ impl Coordinator {
             }
         };
         // In the span of the request: what it did is logged under its id.
+        let work = tokio::time::timeout(LONGEST, work);
         let task = self.0.tasks.spawn(Class::current().scope(work.in_current_span()));
         match tokio::time::timeout(PATIENCE, task).await {
-            Ok(Ok(done)) => done.map_err(Error::from),
+            Ok(Ok(Ok(done))) => done.map_err(Error::from),
+            Ok(Ok(Err(_))) => Err(Error::Unavailable(format!("no answer within {LONGEST:?}"))),
             Ok(Err(panic)) => Err(Error::Internal(format!("a verb's task ended without an answer: {panic}"))),
             // The work goes on; what becomes of it, a repeat will find.
-            Err(_) => Err(Error::Unavailable(format!("no answer within {PATIENCE:?}"))),
+            Err(_) => Err(self.unanswered(PATIENCE)),
         }
+    }
+
+    /// Nothing was heard of the database for so long, though it lets no statement run that long: the network has
+    /// swallowed the question or the answer, and may have cut every other connection as well.
+    pub(crate) fn unanswered(&self, patience: Duration) -> Error {
+        self.0.db.distrust();
+        Error::Unavailable(format!("no answer within {patience:?}"))
     }
 
     /// Tells the sweeper that something is due now.

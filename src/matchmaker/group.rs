@@ -12,6 +12,12 @@ use crate::ids::SessionKey;
 /// How soon a look that was beaten to what it saw is repeated.
 const BEATEN: Duration = Duration::from_millis(20);
 
+/// How soon a look that failed is repeated; doubled with each further failure, up to the next.
+const FAILED: Duration = Duration::from_millis(50);
+
+/// How often a look that goes on failing is repeated.
+const FAILING: Duration = Duration::from_secs(1);
+
 /// The polls of one label set, in the order in which they came.
 pub struct Group<T> {
     /// Whose polls.
@@ -45,8 +51,20 @@ struct InHand<T> {
 pub struct Looked<T> {
     /// The polls that were looked for, each with what it is given; those given nothing go back.
     pub polls: Vec<(Parked<T>, Vec<T>)>,
-    /// Whether others were faster, so that a look at once may find what this one missed.
-    pub beaten: bool,
+    /// How it went, and so how soon it is repeated.
+    pub end: LookEnd,
+}
+
+/// How a look went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LookEnd {
+    /// There is nothing more for these polls.
+    #[default]
+    Done,
+    /// Others were faster, so that a look at once may find what this one missed.
+    Beaten,
+    /// It failed, and nothing is known of what there is.
+    Failed,
 }
 
 impl<T> Group<T> {
@@ -66,6 +84,7 @@ impl<T> Group<T> {
         U: Fn(Vec<T>) -> V,
         V: Future<Output = ()>,
     {
+        let mut failures: u32 = 0;
         loop {
             // Armed before the look: what is dispatched from here on is either seen by the look or wakes the wait.
             let woken = self.wake.notified();
@@ -78,15 +97,21 @@ impl<T> Group<T> {
                 }
                 continue;
             }
-            let Looked { polls, beaten } = look(polls).await;
+            let Looked { polls, end } = look(polls).await;
             let gone = self.settle(polls);
             if !gone.is_empty() {
                 undelivered(gone).await;
                 continue;
             }
+            failures = if end == LookEnd::Failed { failures + 1 } else { 0 };
+            let again = match end {
+                LookEnd::Done => None,
+                LookEnd::Beaten => Some(BEATEN),
+                LookEnd::Failed => Some((FAILED * 2u32.pow((failures - 1).min(16))).min(FAILING)),
+            };
             tokio::select! {
                 () = &mut woken => {}
-                () = tokio::time::sleep(BEATEN), if beaten => {}
+                () = tokio::time::sleep(again.unwrap_or_default()), if again.is_some() => {}
             }
         }
     }
@@ -224,7 +249,7 @@ mod tests {
                 async move {
                     tokio::task::yield_now().await;
                     let give = |poll| (poll, if given > 0 { vec![given] } else { Vec::new() });
-                    Looked { polls: polls.into_iter().map(give).collect(), beaten: false }
+                    Looked { polls: polls.into_iter().map(give).collect(), end: LookEnd::Done }
                 }
             };
             group.run(look, async |_| (), || matchmaker.retire(KEY, &group)).await;

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::domain::session::EndReason;
 use crate::ids::{LabelSetNo, NamespaceId, SessionKey};
 
-pub use group::{Group, Looked};
+pub use group::{Group, LookEnd, Looked};
 
 /// What becomes of a parked poll.
 #[derive(Debug)]

@@ -77,8 +77,10 @@ pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]
         CROSS JOIN LATERAL (
             SELECT * FROM run WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) r
         CROSS JOIN LATERAL (
-            SELECT coalesce(octet_length(definition), 0) + coalesce(octet_length(params), 0)
-                 + coalesce(octet_length(context), 0) + coalesce(octet_length(previous), 0) + 4096 AS size
+            SELECT coalesce(CASE WHEN octet_length(definition) > 10000 THEN octet_length(to_json(definition)::text)
+                                 ELSE octet_length(definition) * 6 END, 0)
+                 + coalesce(octet_length(params), 0) + coalesce(octet_length(context), 0)
+                 + coalesce(octet_length(previous), 0) + octet_length(r.labels::text) + 4096 AS size
             FROM payload WHERE namespace_id = $1 AND dag_name = t.dag_name AND run_id = t.run_id LIMIT 1) p
         JOIN selector s ON s.namespace_id = $1 AND s.selector_no = t.selector_no"#,
         namespace.0,

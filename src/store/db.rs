@@ -100,6 +100,12 @@ impl Db {
         self.health.watch(&self.options).await;
     }
 
+    /// Something waited for an answer longer than a server that is there would have taken: no connection that was opened
+    /// before is used again.
+    pub fn distrust(&self) {
+        self.health.distrust();
+    }
+
     /// Commits.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Health {
     away: watch::Sender<bool>,
     doubted: Notify,
-    back_at: Mutex<Option<Instant>>,
+    trusted_from: Mutex<Option<Instant>>,
 }
 
 /// What came of a look.
@@ -31,12 +31,22 @@ enum Look {
 
 impl Health {
     pub(super) fn new() -> Self {
-        Self { away: watch::Sender::new(false), doubted: Notify::new(), back_at: Mutex::default() }
+        Self { away: watch::Sender::new(false), doubted: Notify::new(), trusted_from: Mutex::default() }
     }
 
     /// Something failed that would not have if the database were well.
     pub(super) fn doubt(&self) {
         self.doubted.notify_one();
+    }
+
+    /// A connection turned out to be dead: what ended it has ended others, so that none opened before is used again.
+    pub(super) fn distrust(&self) {
+        self.trust_only_new_ones();
+        self.doubt();
+    }
+
+    fn trust_only_new_ones(&self) {
+        *self.trusted_from.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Completes when the database is away; at once if it is.
@@ -45,10 +55,11 @@ impl Health {
         let _ = self.away.subscribe().wait_for(|away| *away).await;
     }
 
-    /// Whether a connection of this age was opened before the database was last away: it is dead.
+    /// Whether a connection of this age was opened before the database was last away, or before another one was found
+    /// dead: so is it, or may be.
     pub(super) fn outlived(&self, age: Duration) -> bool {
-        let back_at = *self.back_at.lock().unwrap_or_else(PoisonError::into_inner);
-        back_at.is_some_and(|back_at| age > back_at.elapsed())
+        let trusted_from = *self.trusted_from.lock().unwrap_or_else(PoisonError::into_inner);
+        trusted_from.is_some_and(|from| age > from.elapsed())
     }
 
     /// Looks when in doubt, and while the database is away until it is back. Runs for ever.
@@ -76,7 +87,7 @@ impl Health {
 
     fn is_there(&self) {
         if *self.away.borrow() {
-            *self.back_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            self.trust_only_new_ones();
             self.away.send_replace(false);
             tracing::info!("the database is back");
         }

@@ -13,6 +13,10 @@ use super::health::Health;
 /// Connections for a command that is no service.
 const FEW: u32 = 4;
 
+/// How long a connection that comes back may take to say that it is well: a little longer than a statement may run, for
+/// one that nobody waits for any more may be running still.
+const RETURN: Duration = Duration::from_secs(11);
+
 /// What every connection is told once. Not as start-up parameters: `PgBouncer` refuses those.
 const SETTINGS: &str = "SET statement_timeout = '10s';
     SET lock_timeout = '3s';
@@ -58,10 +62,13 @@ pub(super) fn of(options: PgConnectOptions, most: u32, health: Arc<Health>) -> P
             let health = Arc::clone(&at_return);
             Box::pin(async move {
                 // One simple-protocol message: outside a transaction both functions give its own start.
-                let idle = connection.fetch_one("SELECT now() = statement_timestamp()").await;
-                if idle.is_err() {
-                    health.doubt();
+                let asked = connection.fetch_one("SELECT now() = statement_timestamp()");
+                let answered = tokio::time::timeout(RETURN, asked).await;
+                if !matches!(answered, Ok(Ok(_))) {
+                    health.distrust();
                 }
+                // Where there is no answer, by an error: it is closed without a goodbye, which might not end either.
+                let idle = answered.map_err(|_| sqlx::Error::PoolTimedOut)?;
                 Ok(idle.is_ok_and(|row| sqlx::Row::try_get(&row, 0).unwrap_or(false)))
             })
         })

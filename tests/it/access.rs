@@ -14,18 +14,18 @@ use roadstead::domain::labels::Labels;
 use crate::harness::{Client, Test, settings};
 
 /// The tokens of a test, by name.
-struct Tokens {
+pub(crate) struct Tokens {
     entries: Vec<Entry>,
     secrets: Vec<(String, Secret)>,
 }
 
 impl Tokens {
-    fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { entries: Vec::new(), secrets: Vec::new() }
     }
 
     /// One more, for a namespace and with these scopes.
-    fn and(self, name: &str, namespace: &str, scopes: &[Scope]) -> Self {
+    pub(crate) fn and(self, name: &str, namespace: &str, scopes: &[Scope]) -> Self {
         self.and_with(name, namespace, scopes, |_| {})
     }
 
@@ -47,7 +47,7 @@ impl Tokens {
     }
 
     /// The usual settings with these tokens.
-    fn settings(&self) -> Config {
+    pub(crate) fn settings(&self) -> Config {
         let mut config = settings();
         config.auth.tokens.clone_from(&self.entries);
         config
@@ -58,7 +58,7 @@ impl Tokens {
     }
 
     /// A client that shows the token of this name.
-    fn client(&self, t: &Test, name: &str) -> Client {
+    pub(crate) fn client(&self, t: &Test, name: &str) -> Client {
         t.client.with_token(self.secret(name))
     }
 }

@@ -139,7 +139,6 @@ async fn stream(client: &Client, last_event_id: Option<i64>, count: usize) -> (V
     (ids(&text), text)
 }
 
-/// Also B135: what is not an event carries no id.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_the_same_feed_and_goes_on_where_its_reader_stopped() {
     with(async |t| {
@@ -159,6 +158,33 @@ async fn a_stream_is_the_same_feed_and_goes_on_where_its_reader_stopped() {
         assert_eq!(waiting.await.unwrap().0, [6]);
         let bad = t.client.request(reqwest::Method::GET, "/v1/events/stream").header("last-event-id", "x");
         t.client.send(bad).await.problem(422, "invalid-request");
+    })
+    .await;
+}
+
+/// B135: whatever keeps a silent stream alive moves no reader on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_between_events_carries_no_id() {
+    with(async |t| {
+        t.client.dispatch("before", json!({})).await.ok();
+        stamped(t).await;
+        let mut response = t.client.request(reqwest::Method::GET, "/v1/events/stream").send().await.unwrap();
+        let mut text = String::new();
+        let frames = |text: &str| text.split_inclusive("\n\n").map(str::to_owned).collect::<Vec<_>>();
+        while frames(&text).len() < 3 || !text.ends_with("\n\n") {
+            let chunk = tokio::time::timeout(Duration::from_secs(40), response.chunk()).await.expect("more comes");
+            text.push_str(std::str::from_utf8(&chunk.unwrap().expect("the stream goes on")).unwrap());
+        }
+        let frames = frames(&text);
+        assert!(frames[0].contains("id: 1\n"), "{text}");
+        for alive in &frames[1..] {
+            assert!(alive.lines().all(|line| line.is_empty() || line.starts_with(':')), "{alive}");
+        }
+        drop(response);
+        for run_id in ["after-1", "after-2"] {
+            t.client.dispatch(run_id, json!({})).await.ok();
+        }
+        assert_eq!(stream(&t.client, Some(1), 2).await.0, [2, 3]);
     })
     .await;
 }

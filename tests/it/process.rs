@@ -2,5 +2,6 @@
 
 mod crashes;
 mod logs;
+mod migrating;
 mod starting;
 mod stopping;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
+use tokio_util::sync::CancellationToken;
 
 use super::spawn;
 
@@ -14,6 +15,10 @@ pub struct Tap {
     /// The URL for the service to be watched.
     pub url: String,
     counts: Arc<Mutex<BTreeMap<String, u64>>>,
+    /// Ends all connections that there are.
+    cut: Arc<Mutex<CancellationToken>>,
+    /// Silences all connections that there are.
+    silence: Arc<Mutex<CancellationToken>>,
 }
 
 impl Tap {
@@ -29,29 +34,52 @@ impl Tap {
         let tap = Self {
             url: format!("postgres://roadstead@127.0.0.1:{port}/{name}?sslmode=disable"),
             counts: Arc::clone(&counts),
+            cut: Arc::default(),
+            silence: Arc::default(),
         };
+        let (cut, silence) = (Arc::clone(&tap.cut), Arc::clone(&tap.silence));
         spawn(async move {
             while let Ok((service, _)) = listener.accept().await {
                 let server = UnixStream::connect(&socket).await.unwrap();
                 let (mut from_service, mut to_service) = service.into_split();
                 let (mut from_server, mut to_server) = server.into_split();
                 let counts = Arc::clone(&counts);
-                spawn(async move { tokio::io::copy(&mut from_server, &mut to_service).await });
-                spawn(async move {
+                let cut = cut.lock().unwrap().clone();
+                let silence = silence.lock().unwrap().clone();
+                let silenced = silence.clone();
+                spawn(cut.clone().run_until_cancelled_owned(async move {
+                    let answers = tokio::io::copy(&mut from_server, &mut to_service);
+                    until_silenced(&silenced, answers).await;
+                }));
+                spawn(cut.run_until_cancelled_owned(async move {
                     let mut prepared = HashMap::new();
                     let mut started = false;
-                    // A message is its kind, but for the very first, its length and the rest.
-                    while let Some((whole, kind, rest)) = message(&mut from_service, started).await {
-                        started = true;
-                        count(kind, &rest, &mut prepared, &counts);
-                        if to_server.write_all(&whole).await.is_err() {
-                            break;
+                    let questions = async {
+                        // A message is its kind, but for the very first, its length and the rest.
+                        while let Some((whole, kind, rest)) = message(&mut from_service, started).await {
+                            started = true;
+                            count(kind, &rest, &mut prepared, &counts);
+                            if to_server.write_all(&whole).await.is_err() {
+                                break;
+                            }
                         }
-                    }
-                });
+                    };
+                    until_silenced(&silence, questions).await;
+                }));
             }
         });
         tap
+    }
+
+    /// Cuts all connections that there are, on both sides; new ones can be made.
+    pub fn cut(&self) {
+        std::mem::take(&mut *self.cut.lock().unwrap()).cancel();
+    }
+
+    /// Swallows from now on what is said on the connections that there are, either way, and leaves them open: a network
+    /// that forgot them. New ones can be made.
+    pub fn silence(&self) {
+        std::mem::take(&mut *self.silence.lock().unwrap()).cancel();
     }
 
     /// How often this statement has been executed.
@@ -62,6 +90,13 @@ impl Tap {
     /// How often each statement has been executed.
     pub fn counts(&self) -> BTreeMap<String, u64> {
         self.counts.lock().unwrap().clone()
+    }
+}
+
+/// Passes on what is said until it is to be swallowed. From then on it does not end, so that what it borrows stays open.
+async fn until_silenced<T>(silence: &CancellationToken, passing_on: impl Future<Output = T>) {
+    if silence.run_until_cancelled(passing_on).await.is_none() {
+        std::future::pending::<()>().await;
     }
 }
 
