@@ -152,9 +152,10 @@ impl Coordinator {
         keys.sort_unstable();
         keys.dedup();
         let sessions = store::session::lock_for_claims(tx, namespace, &keys).await?;
-        let now = store::sweep::now(tx).await?;
+        let now = sessions.iter().map(|(_, now)| *now).max().unwrap_or_default();
         let able: Vec<_> = sessions
             .into_iter()
+            .map(|(session, _)| session)
             .filter(|session| session.state(now) == WorkerState::Healthy && session.label_set_no == label_set_no)
             .collect();
         let present_from = able.iter().filter_map(|session| session.present_from).min();

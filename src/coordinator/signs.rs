@@ -10,15 +10,11 @@ use crate::domain::session::{EndReason, Session};
 use crate::ids::{NamespaceId, SessionKey};
 use crate::store;
 
-/// How often the signs of one session that come with acks, renewals and reports are written, at the most. Counted by
-/// the database's clock from what is in its row, so that it holds for all replicas together.
-const WRITTEN_EVERY: Duration = Duration::from_secs(1);
-
 impl Coordinator {
     /// Takes a sign of life from a call that names its session, and answers with the session.
     pub(super) async fn alive(&self, namespace: NamespaceId, session: &SessionKey) -> Result<Session, Fault> {
         let mut conn = self.0.db.conn().await?;
-        let touched = store::session::touch(&mut conn, namespace, std::slice::from_ref(session)).await?;
+        let touched = store::signs::touch(&mut conn, namespace, std::slice::from_ref(session)).await?;
         if let Some(touched) = touched.into_iter().next() {
             return Ok(touched);
         }
@@ -26,8 +22,9 @@ impl Coordinator {
         Err(Refusal::UnknownSession { session: session.clone(), ended }.into())
     }
 
-    /// Takes a sign of life from a call that has shown the right token, unless one was written a moment before `now`,
-    /// and answers with the lease it may count on. Called after the verb's commit: a wrong token keeps nobody alive.
+    /// Takes a sign of life from a call that has shown the right token, and answers with the lease it may count on. Called
+    /// after the verb's commit: a wrong token keeps nobody alive. `lease` is what the verb found of it at `now`: if that is
+    /// recent, nothing is asked.
     pub(super) async fn showed_token(
         &self,
         namespace: NamespaceId,
@@ -35,9 +32,9 @@ impl Coordinator {
         lease: store::session::Lease,
         now: Timestamp,
     ) -> Result<(Timestamp, Duration), Fault> {
-        if now >= lease.until - lease.ttl + WRITTEN_EVERY {
+        if now >= lease.until - lease.ttl + store::signs::WRITTEN_EVERY {
             let mut conn = self.0.db.conn().await?;
-            let touched = store::session::touch(&mut conn, namespace, std::slice::from_ref(session)).await?;
+            let touched = store::signs::touch(&mut conn, namespace, std::slice::from_ref(session)).await?;
             if let Some(touched) = touched.first() {
                 return Ok((touched.lease_until(), touched.lease_ttl));
             }
@@ -53,7 +50,7 @@ impl Coordinator {
         for (namespace, sessions) in self.parked_sessions() {
             let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
             for some in sessions.chunks(500) {
-                store::session::touch(&mut conn, namespace, some).await.map_err(Fault::from)?;
+                store::signs::touch(&mut conn, namespace, some).await.map_err(Fault::from)?;
             }
         }
         Ok(())

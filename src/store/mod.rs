@@ -27,6 +27,7 @@ pub mod read;
 pub mod rows;
 pub mod save;
 pub mod session;
+pub mod signs;
 pub mod situation;
 pub mod sweep;
 pub mod worker;

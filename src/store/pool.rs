@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Executor as _, PgConnection, PgPool};
+use sqlx::{Connection as _, Executor as _, PgConnection, PgPool};
 
 use super::error::Result;
 use super::health::Health;
@@ -43,10 +43,10 @@ pub fn open(url: &str) -> Result<PgPool> {
 
 /// The pool of a service.
 ///
-/// A connection is not pinged before use, which would cost a round trip a statement; it is checked when it comes
-/// back. sqlx up to 0.9.0 returns a connection whose `begin()` was cancelled half-way inside the transaction it
-/// opened (transact-rs/sqlx#4393), so one that is still in a transaction is closed. So is one that was opened before
-/// the database was away.
+/// A connection is not pinged before use, which would cost a round trip a statement; it is when it comes back. sqlx up
+/// to 0.9.0 returns a connection whose `begin()` was cancelled half-way inside the transaction it opened
+/// (transact-rs/sqlx#4393): nothing here cancels one but the word that the database is away or does not answer, and no
+/// connection that was opened before that is used again.
 pub(super) fn of(options: PgConnectOptions, most: u32, health: Arc<Health>) -> PgPool {
     let at_return = Arc::clone(&health);
     PgPoolOptions::new()
@@ -61,15 +61,14 @@ pub(super) fn of(options: PgConnectOptions, most: u32, health: Arc<Health>) -> P
         .after_release(move |connection, _| {
             let health = Arc::clone(&at_return);
             Box::pin(async move {
-                // One simple-protocol message: outside a transaction both functions give its own start.
-                let asked = connection.fetch_one("SELECT now() = statement_timestamp()");
-                let answered = tokio::time::timeout(RETURN, asked).await;
-                if !matches!(answered, Ok(Ok(_))) {
+                // It takes a roll-back that was left to it with it, and asks nothing that must be planned.
+                let answered = tokio::time::timeout(RETURN, connection.ping()).await;
+                if !matches!(answered, Ok(Ok(()))) {
                     health.distrust();
                 }
                 // Where there is no answer, by an error: it is closed without a goodbye, which might not end either.
-                let idle = answered.map_err(|_| sqlx::Error::PoolTimedOut)?;
-                Ok(idle.is_ok_and(|row| sqlx::Row::try_get(&row, 0).unwrap_or(false)))
+                let alive = answered.map_err(|_| sqlx::Error::PoolTimedOut)?;
+                Ok(alive.is_ok() && !connection.is_in_transaction())
             })
         })
         .connect_lazy_with(options)

@@ -1,4 +1,4 @@
-//! Sessions: signs of life, registration, ends. The lease is the session's, so a beat is one update of one row.
+//! Sessions: registration, changes, ends. Their signs of life are in [`super::signs`].
 
 use sqlx::PgConnection;
 
@@ -8,54 +8,8 @@ use crate::domain::Timestamp;
 use crate::domain::session::{EndReason, Session, SessionChange};
 use crate::ids::{LabelSetNo, NamespaceId, SessionId, SessionKey, WorkerId};
 
-/// Takes a sign of life of each of these sessions that has not ended, and answers with what it found.
-///
-/// One statement, so that beats cost little: it closes a presence that was over where it ended and opens another, as
-/// [`Session::beat`] does for a session that changes its offer. Rows are locked in key order.
-///
-/// # Errors
-/// Of the database.
-pub async fn touch(conn: &mut PgConnection, namespace: NamespaceId, keys: &[SessionKey]) -> Result<Vec<Session>> {
-    let (workers, sessions) = columns(keys);
-    let touched = sqlx::query_as!(
-        SessionRow,
-        r#"/* store::session::touch */
-        WITH locked AS MATERIALIZED (
-            SELECT s.worker_id, s.session_id, s.label_set_no, s.last_seen, s.stale_after, s.present_from
-            FROM worker_session s
-            JOIN unnest($2::text[], $3::text[]) AS k(worker_id, session_id)
-              ON s.worker_id = k.worker_id AND s.session_id = k.session_id
-            WHERE s.namespace_id = $1 AND s.ended_at IS NULL
-            ORDER BY s.worker_id, s.session_id
-            FOR NO KEY UPDATE OF s
-        ), judged AS MATERIALIZED (
-            SELECT l.*, roadstead_now() AS now FROM locked l
-        ), closed AS (
-            INSERT INTO presence (namespace_id, label_set_no, until_at, from_at, worker_id, session_id)
-            SELECT $1, label_set_no, greatest(last_seen + stale_after, present_from), present_from, worker_id, session_id
-            FROM judged WHERE present_from IS NOT NULL AND now >= last_seen + stale_after
-            ON CONFLICT DO NOTHING
-        )
-        UPDATE worker_session w
-        SET last_seen = greatest(j.now, w.last_seen),
-            present_from = CASE WHEN w.present_from IS NOT NULL AND j.now >= j.last_seen + j.stale_after
-                                THEN j.now ELSE w.present_from END
-        FROM judged j
-        WHERE w.namespace_id = $1 AND w.worker_id = j.worker_id AND w.session_id = j.session_id
-        RETURNING w.worker_id, w.session_id, w.label_set_no, w.slots,
-                  (extract(epoch FROM w.stale_after) * 1000000)::bigint AS "stale_after_micros!",
-                  (extract(epoch FROM w.lease_ttl) * 1000000)::bigint AS "lease_ttl_micros!",
-                  w.last_seen, w.present_from, w.draining, w.end_reason, w.last_seen AS "now!""#,
-        namespace.0,
-        &workers,
-        &sessions,
-    )
-    .fetch_all(conn)
-    .await?;
-    touched.into_iter().map(|row| Ok(row.read()?.0)).collect()
-}
-
-/// Locks these sessions against each other and against their end, in key order, for what fills their slots.
+/// Locks these sessions against each other and against their end, in key order, for what fills their slots. With the
+/// moment after the locks.
 ///
 /// # Errors
 /// Of the database.
@@ -63,7 +17,7 @@ pub async fn lock_for_claims(
     conn: &mut PgConnection,
     namespace: NamespaceId,
     keys: &[SessionKey],
-) -> Result<Vec<Session>> {
+) -> Result<Vec<(Session, Timestamp)>> {
     let (workers, sessions) = columns(keys);
     let locked = sqlx::query_as!(
         SessionRow,
@@ -87,7 +41,7 @@ pub async fn lock_for_claims(
     )
     .fetch_all(conn)
     .await?;
-    locked.into_iter().map(|row| Ok(row.read()?.0)).collect()
+    locked.into_iter().map(SessionRow::read).collect()
 }
 
 /// Reads these sessions as they stand, locking nothing; those that never were are left out.
@@ -417,22 +371,22 @@ pub async fn save(
 }
 
 /// A session's row, with the moment it was read or locked.
-struct SessionRow {
-    worker_id: String,
-    session_id: String,
-    label_set_no: i64,
-    slots: i32,
-    stale_after_micros: i64,
-    lease_ttl_micros: i64,
-    last_seen: Timestamp,
-    present_from: Option<Timestamp>,
-    draining: bool,
-    end_reason: Option<String>,
-    now: Timestamp,
+pub(super) struct SessionRow {
+    pub(super) worker_id: String,
+    pub(super) session_id: String,
+    pub(super) label_set_no: i64,
+    pub(super) slots: i32,
+    pub(super) stale_after_micros: i64,
+    pub(super) lease_ttl_micros: i64,
+    pub(super) last_seen: Timestamp,
+    pub(super) present_from: Option<Timestamp>,
+    pub(super) draining: bool,
+    pub(super) end_reason: Option<String>,
+    pub(super) now: Timestamp,
 }
 
 impl SessionRow {
-    fn read(self) -> Result<(Session, Timestamp)> {
+    pub(super) fn read(self) -> Result<(Session, Timestamp)> {
         let session = Session {
             key: rows::session(self.worker_id, self.session_id)?,
             label_set_no: LabelSetNo(self.label_set_no),
