@@ -155,3 +155,15 @@ WHERE r.labels <> coalesce((
     SELECT jsonb_object_agg(split_part(l.term, '=', 1), substr(l.term, strpos(l.term, '=') + 1)) FROM run_label l
     WHERE l.namespace_id = r.namespace_id AND l.dag_name = r.dag_name AND l.run_id = r.run_id
       AND l.created_at = r.created_at), '{}');
+
+-- a cancel was told and somebody below it lives who was there before
+WITH RECURSIVE below(namespace_id, top, since, dag_name, run_id) AS (
+    SELECT namespace_id, run_id, cancel_requested_at, dag_name, run_id FROM run
+    WHERE cancel_requested_at IS NOT NULL AND cascade_since IS NULL
+    UNION
+    SELECT r.namespace_id, b.top, b.since, r.dag_name, r.run_id FROM below b
+    JOIN run r ON r.namespace_id = b.namespace_id AND r.parent_dag_name = b.dag_name AND r.parent_run_id = b.run_id
+)
+SELECT b.top, b.since, r.dag_name, r.run_id, r.status FROM below b
+JOIN run r ON r.namespace_id = b.namespace_id AND r.dag_name = b.dag_name AND r.run_id = b.run_id
+WHERE r.finished_at IS NULL AND r.cancel_requested_at IS NULL AND r.created_at < b.since;

@@ -7,7 +7,7 @@ use super::error::Fault;
 use super::{Coordinator, Error};
 use crate::domain::refusal::Refusal;
 use crate::domain::rules::again::Changes;
-use crate::domain::run::{Operation, Status};
+use crate::domain::run::Operation;
 use crate::domain::snapshot::RunSnapshot;
 use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, new_uuid};
 use crate::store::attempts::Follower;
@@ -66,9 +66,9 @@ impl Coordinator {
         if before.attempt.attempt_id != again.after {
             return self.gone_on(namespace, key, again, before.attempt.attempt_id).await;
         }
-        if before.status == Status::Aborted {
-            // Its cancel covers the children it had, not those it will have.
-            self.finish_cascade(namespace, key).await?;
+        if before.status.is_terminal() {
+            // Its cancel, if there was one, covers the children it had, not those it will have.
+            self.finish_cascades(namespace, Some(key)).await?;
         }
         let dispatch = again.changes.clone().of(&before, again.operation);
         let selector_no = parts.catalog.selector_no(&parts.db, namespace, &dispatch.selector).await?;
@@ -78,6 +78,11 @@ impl Coordinator {
         if locked.attempt.id != again.after {
             Db::roll_back(tx).await?;
             return self.gone_on(namespace, key, again, locked.attempt.id).await;
+        }
+        if store::family::is_cascading(&mut tx, namespace, key).await? {
+            // Somebody of its family is locked and has not been told of its cancel, which another attempt would end.
+            Db::roll_back(tx).await?;
+            return Err(store::Error::Full.into());
         }
         self.needs_parent(&mut tx, namespace, dispatch.parent.as_ref()).await??;
         let situation = parts.catalog.situation(&mut tx, namespace, selector_no).await?;

@@ -4,7 +4,7 @@ use super::error::Fault;
 use super::{Coordinator, Error};
 use crate::domain::labels::{self, Labels};
 use crate::domain::refusal::Refusal;
-use crate::ids::{NamespaceId, SessionKey};
+use crate::ids::{NamespaceId, SessionId, SessionKey, WorkerId};
 use crate::store;
 
 impl Coordinator {
@@ -35,6 +35,28 @@ impl Coordinator {
             within(bounds, labels)?;
         }
         Ok(())
+    }
+
+    /// The same of a session that is to end: the one named, or the worker's latest.
+    ///
+    /// # Errors
+    /// [`Refusal::OutOfBounds`]; [`Refusal::NoSuchWorker`].
+    pub async fn oblige_worker(
+        &self,
+        namespace: NamespaceId,
+        worker_id: &WorkerId,
+        session_id: Option<&SessionId>,
+        bounds: &Labels,
+    ) -> Result<(), Error> {
+        if bounds.is_empty() {
+            return Ok(());
+        }
+        let session_id = match session_id {
+            Some(session_id) => session_id.clone(),
+            None => self.get_worker(namespace, worker_id).await?.session_id,
+        };
+        let session = SessionKey { worker_id: worker_id.clone(), session_id };
+        self.oblige(namespace, &session, bounds, None).await
     }
 }
 

@@ -6,6 +6,7 @@ use crate::domain::refusal::Refusal;
 use crate::domain::run::Status;
 use crate::domain::snapshot::RunSnapshot;
 use crate::ids::{NamespaceId, RunKey};
+use crate::store::family::Cascade;
 use crate::store::{self, Db};
 
 impl Coordinator {
@@ -40,37 +41,37 @@ impl Coordinator {
         reason: Option<String>,
         force: bool,
     ) -> Result<RunSnapshot, Fault> {
-        let (run, has_children) = self.cancel_alone(namespace, key, reason, force).await?;
-        if has_children {
-            self.cascade(namespace, key, run.cancel_reason.as_deref(), force).await?;
-        }
-        Ok(run)
-    }
-
-    /// Cancels a run, and says whether it has children that have not ended; they are marked to be told.
-    pub(super) async fn cancel_alone(
-        &self,
-        namespace: NamespaceId,
-        key: &RunKey,
-        reason: Option<String>,
-        force: bool,
-    ) -> Result<(RunSnapshot, bool), Fault> {
         let mut tx = self.0.db.begin().await?;
         let found = store::lock::run(&mut tx, namespace, key, None).await?;
         let (locked, now) = found.ok_or_else(|| Refusal::NoSuchRun(key.clone()))?;
+        let transition = locked.cancel(reason.clone(), force, now);
+        let mut recorded = None;
+        if let Some(transition) = &transition {
+            recorded = Some(self.record(&mut tx, namespace, std::slice::from_ref(transition)).await?);
+        }
+        // Under the lock: a child that is being dispatched is there by now, and one that comes later is refused.
         let has_children =
             !store::family::parents_among(&mut tx, namespace, std::slice::from_ref(key)).await?.is_empty();
-        let Some(transition) = locked.cancel(reason, force, now) else {
-            drop(tx);
-            return Ok((self.read(namespace, key).await?, has_children));
-        };
-        let transition = transition.cascading(has_children.then_some(force));
-        let recorded = self.record(&mut tx, namespace, std::slice::from_ref(&transition)).await?;
-        Db::commit(tx).await?;
-        tracing::info!(run = %key, status = %transition.run().status, "cancelled");
-        if let (Status::Running, Some(session)) = (transition.run().status, &locked.attempt.session) {
-            self.0.matchmaker.news(namespace, session);
+        let reason = transition.as_ref().and_then(|change| change.run().cancel_reason.clone()).or(reason);
+        let cascade = Cascade { of: key.clone(), since: now, reason, force };
+        if has_children {
+            store::family::mark(&mut tx, namespace, &cascade).await?;
         }
-        Ok((self.announce(namespace, recorded).await.swap_remove(0), has_children))
+        Db::commit(tx).await?;
+        let run = match (recorded, &transition) {
+            (Some(recorded), Some(transition)) => {
+                tracing::info!(run = %key, status = %transition.run().status, "cancelled");
+                if let (Status::Running, Some(session)) = (transition.run().status, &locked.attempt.session) {
+                    self.0.matchmaker.news(namespace, session);
+                }
+                self.announce(namespace, recorded).await.swap_remove(0)
+            }
+            _ => self.read(namespace, key).await?,
+        };
+        if has_children && let Err(error) = self.cascade_soon(namespace, &cascade).await {
+            // It is noted, and the sweep goes on with it.
+            tracing::warn!(run = %key, %error, "its family has not all been told of its cancel");
+        }
+        Ok(run)
     }
 }

@@ -17,6 +17,7 @@ use crate::domain::session::WorkerState;
 use crate::ids::{AttemptId, Digest, LabelSetNo, NamespaceId, SelectorNo, SessionKey, Token};
 use crate::matchmaker::{LookEnd, Looked, Parked};
 use crate::store::claim::{Candidate, NewClaim};
+use crate::store::contents::Contents;
 use crate::store::{self, Conn, Db};
 
 /// A poll answer stops before it is larger than this.
@@ -36,11 +37,32 @@ struct Asking {
     claims: Vec<(AttemptId, Token)>,
 }
 
+impl Asking {
+    /// The attempts it is given.
+    fn ids(&self) -> impl Iterator<Item = Uuid> {
+        self.claims.iter().map(|(id, _)| id.0)
+    }
+}
+
 /// What a look came to: for each poll what it is given, in the order of the polls, and how it went.
 #[derive(Default)]
 struct Claimed {
     given: Vec<Vec<GivenTask>>,
     end: LookEnd,
+    /// Whether it saw something that nobody has taken.
+    more: bool,
+}
+
+impl Claimed {
+    /// Of a look that does not know what there is.
+    fn failed() -> Self {
+        Self { given: Vec::new(), end: LookEnd::Failed, more: true }
+    }
+
+    /// Of a look that may give nothing of what there is.
+    fn nothing_of_some() -> Self {
+        Self { more: true, ..Self::default() }
+    }
 }
 
 impl Coordinator {
@@ -59,20 +81,20 @@ impl Coordinator {
             Ok(Err(_)) => {
                 let error = self.unanswered(PATIENCE);
                 tracing::warn!(%error, "a look for tasks failed; its polls stay parked");
-                Claimed { end: LookEnd::Failed, ..Claimed::default() }
+                Claimed::failed()
             }
             Ok(Ok(Err(error))) => {
                 tracing::warn!(%error, "a look for tasks failed; its polls stay parked");
-                Claimed { end: LookEnd::Failed, ..Claimed::default() }
+                Claimed::failed()
             }
             Err(_) => {
                 tracing::error!("a look for tasks panicked; its polls stay parked");
-                Claimed { end: LookEnd::Failed, ..Claimed::default() }
+                Claimed::failed()
             }
         };
         let mut given = claimed.given;
         given.resize_with(polls.len(), Vec::new);
-        Looked { polls: polls.into_iter().zip(given).collect(), end: claimed.end }
+        Looked { polls: polls.into_iter().zip(given).collect(), end: claimed.end, more: claimed.more }
     }
 
     async fn claim(
@@ -87,9 +109,13 @@ impl Coordinator {
         }
         let mut tx = self.0.db.begin().await?;
         let (mut asking, present_from, at) = self.who_may(&mut tx, namespace, label_set_no, polls).await?;
-        let Some(present_from) = present_from.filter(|_| room(&asking) > 0) else { return Ok(Claimed::default()) };
+        let Some(present_from) = present_from.filter(|_| room(&asking) > 0) else {
+            return Ok(Claimed::nothing_of_some());
+        };
+        let full_look = found.len() == store::claim::LOOK_LIMIT;
         let mut left = self.not_expired(&mut tx, namespace, found, present_from).await?;
-        let (mut beaten, mut clock) = (false, None);
+        let seen = left.len();
+        let (mut others, mut clock, mut sole_contents) = (0, None, None);
         // What cannot be given to those who ask, because others have it or it cannot be read, makes room for what comes
         // after it.
         loop {
@@ -99,10 +125,15 @@ impl Coordinator {
             }
             left.retain(|candidate| !chosen.contains(&candidate.attempt_id.0));
             let (locked, now) = store::claim::lock(&mut tx, namespace, &chosen).await?;
-            beaten |= locked.len() < chosen.len();
+            others += chosen.len() - locked.len();
             let Some(now) = now else { continue };
             clock = Some(now);
-            let sizes = store::contents::sizes(&mut tx, namespace, &chosen).await?;
+            // Of one task all is read at once; of many first the sizes, for not all may go into an answer.
+            sole_contents = if let [one] = chosen[..] { sole_task(&mut tx, namespace, one).await? } else { None };
+            let sizes = match &sole_contents {
+                Some(contents) => HashMap::from([(contents.attempt_id, contents.size())]),
+                None => store::contents::sizes(&mut tx, namespace, &chosen).await?,
+            };
             let mut locked: HashMap<_, _> = locked.into_iter().map(|task| (task.attempt_id.0, task)).collect();
             for task in chosen.iter().filter_map(|id| locked.remove(id)).filter(|task| task.hold.from <= now) {
                 if let Some(bytes) = sizes.get(&task.attempt_id) {
@@ -110,12 +141,20 @@ impl Coordinator {
                 }
             }
         }
-        let end = if beaten { LookEnd::Beaten } else { LookEnd::Done };
-        let Some(now) = clock else { return Ok(Claimed { given: Vec::new(), end }) };
+        let end = if others > 0 { LookEnd::Beaten } else { LookEnd::Done };
+        let taken: usize = asking.iter().flatten().map(|poll| poll.claims.len()).sum();
+        let more = full_look || taken + others < seen;
+        let Some(now) = clock else { return Ok(Claimed { given: Vec::new(), end, more }) };
         self.reserve(&mut tx, namespace, &asking, now).await?;
-        let given = hand_out(&mut tx, namespace, asking).await?;
+        let contents = if let Some(contents) = sole_contents.filter(|_| taken == 1) {
+            vec![contents.claimed(now + self.settings().ack_timeout)]
+        } else {
+            let ids: Vec<_> = asking.iter().flatten().flat_map(Asking::ids).collect();
+            store::contents::read(&mut tx, namespace, &ids).await?
+        };
+        let given = hand_out(contents, asking);
         Db::commit(tx).await?;
-        Ok(Claimed { given, end })
+        Ok(Claimed { given, end, more })
     }
 
     /// The first tasks of the selectors that the label set fits, newly interned selectors included.
@@ -322,14 +361,18 @@ fn assign(asking: &mut [Option<Asking>], candidate: &Candidate, bytes: usize, no
     }
 }
 
-/// Reads what the claimed tasks hold and sorts it by poll.
-async fn hand_out(
-    tx: &mut Conn,
-    namespace: NamespaceId,
-    asking: Vec<Option<Asking>>,
-) -> Result<Vec<Vec<GivenTask>>, Fault> {
-    let ids: Vec<_> = asking.iter().flatten().flat_map(|poll| poll.claims.iter().map(|(id, _)| id.0)).collect();
-    let contents = store::contents::read(tx, namespace, &ids).await?;
+/// What a task holds that is about to be claimed; nothing if it cannot be read.
+async fn sole_task(tx: &mut Conn, namespace: NamespaceId, id: Uuid) -> Result<Option<Contents>, Fault> {
+    match store::contents::read(tx, namespace, &[id]).await {
+        Ok(read) => Ok(read.into_iter().next()),
+        // Its size will say so, and that it is not given to anybody.
+        Err(store::Error::Unreadable(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sorts what the claimed tasks hold by poll.
+fn hand_out(contents: Vec<Contents>, asking: Vec<Option<Asking>>) -> Vec<Vec<GivenTask>> {
     let mut by_id: HashMap<AttemptId, _> =
         contents.into_iter().map(|contents| (contents.attempt_id, contents)).collect();
     let mut answers = Vec::with_capacity(asking.len());
@@ -338,5 +381,5 @@ async fn hand_out(
         let contents = claims.iter().filter_map(|(id, _)| by_id.remove(id)).collect();
         answers.push(given(contents, claims));
     }
-    Ok(answers)
+    answers
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::error::Fault;
+use super::record::Recorded;
 use super::{Coordinator, Error};
 use crate::domain::refusal::Refusal;
 use crate::domain::rules::dispatch::Dispatch;
 use crate::domain::snapshot::RunSnapshot;
-use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, new_uuid};
+use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, SelectorNo, new_uuid};
 use crate::store::create::{Identity, Taken};
-use crate::store::{self, Db};
+use crate::store::{self, Conn, Db};
 
 pub use crate::store::create::Payload;
 
@@ -58,27 +59,28 @@ impl Coordinator {
         let parts = &self.0;
         let selector_no = parts.catalog.selector_no(&parts.db, namespace, &request.dispatch.selector).await?;
         let identity = Identity { key: request.idempotency_key.clone(), digest: request.digest };
-        let mut tx = parts.db.begin().await?;
-        let parent = self.needs_parent(&mut tx, namespace, request.dispatch.parent.as_ref()).await?;
-        let situation = parts.catalog.situation(&mut tx, namespace, selector_no).await?;
-        let start = || request.dispatch.clone().start(selector_no, &situation.0, AttemptId(new_uuid()));
-        let started = parent.and_then(|()| start());
-        let recorded = match &started {
-            Ok(transition) => {
-                self.record_new(&mut tx, namespace, transition, situation, &identity, &request.payload).await?
+        let (started, recorded) = if request.dispatch.parent.is_none() && identity.key.is_none() {
+            // What is written is one statement, which leaves nothing behind when a twin was first: it needs no transaction
+            // around it.
+            let mut conn = parts.db.conn().await?;
+            self.start(&mut conn, namespace, request, selector_no, &identity).await?
+        } else {
+            let mut tx = parts.db.begin().await?;
+            let (started, recorded) = self.start(&mut tx, namespace, request, selector_no, &identity).await?;
+            match recorded {
+                Some(_) => Db::commit(tx).await?,
+                // It takes the key that this very dispatch wrote before it met its twin.
+                None => Db::roll_back(tx).await?,
             }
-            Err(_) => None,
+            (started, recorded)
         };
         if let Some(recorded) = recorded {
-            Db::commit(tx).await?;
             let run = self.announce(namespace, recorded).await.swap_remove(0);
             tracing::info!(run = %request.dispatch.key, selector = %request.dispatch.selector, "dispatched");
             return Ok(Dispatched { run, replayed: false });
         }
         // Refused, or a twin was first. A repeat of what was accepted is answered even if it would be refused now.
-        // Looked for after the rollback, which takes the key that this very dispatch wrote before it met its twin.
         let key = &request.dispatch.key;
-        Db::roll_back(tx).await?;
         let twin = {
             let mut conn = parts.db.conn().await?;
             store::create::taken(&mut conn, namespace, key, identity.key.as_deref()).await?
@@ -86,7 +88,32 @@ impl Coordinator {
         match (repeat_of(key, &identity, twin)?, started) {
             (Some(key), _) => Ok(Dispatched { run: self.read(namespace, &key).await?, replayed: true }),
             (None, Err(refusal)) => Err(refusal.into()),
-            (None, Ok(_)) => Err(store::Error::Unreadable(format!("{key} exists and cannot be found")).into()),
+            (None, Ok(())) => Err(store::Error::Unreadable(format!("{key} exists and cannot be found")).into()),
+        }
+    }
+
+    /// Decides by the situation of this moment whether the run may wait, and records it; nothing is recorded when it is
+    /// refused, or its twin was first.
+    async fn start(
+        &self,
+        conn: &mut Conn,
+        namespace: NamespaceId,
+        request: &Request,
+        selector_no: SelectorNo,
+        identity: &Identity,
+    ) -> store::Result<(Result<(), Refusal>, Option<Recorded>)> {
+        let dispatch = &request.dispatch;
+        if let Err(refusal) = self.needs_parent(conn, namespace, dispatch.parent.as_ref()).await? {
+            return Ok((Err(refusal), None));
+        }
+        let situation = self.0.catalog.situation(conn, namespace, selector_no).await?;
+        match dispatch.clone().start(selector_no, &situation.0, AttemptId(new_uuid())) {
+            Ok(transition) => {
+                let recorded =
+                    self.record_new(conn, namespace, &transition, situation, identity, &request.payload).await?;
+                Ok((Ok(()), recorded))
+            }
+            Err(refusal) => Ok((Err(refusal), None)),
         }
     }
 }

@@ -233,6 +233,7 @@ impl Coordinator {
             let looks = group.run(
                 |polls| Box::pin(coordinator.look(namespace, label_set_no, polls)),
                 |tasks| Box::pin(coordinator.take_back(namespace, tasks)),
+                |next| coordinator.0.matchmaker.pass_on(next),
                 || coordinator.0.matchmaker.retire(group.key, &group),
             );
             Class::Look.scope(looks).await;

@@ -11,7 +11,7 @@ use crate::domain::condition::Situation;
 use crate::domain::labels::Labels;
 use crate::domain::run::{Run, Status};
 use crate::domain::snapshot::{HoldSnapshot, RunSnapshot, Waiting};
-use crate::domain::transition::{TaskChange, Transition};
+use crate::domain::transition::{AttemptChange, TaskChange, Transition};
 use crate::ids::{NamespaceId, SelectorNo, new_uuid};
 use crate::store::event::NewEvent;
 use crate::store::{self, Conn};
@@ -21,8 +21,27 @@ use crate::store::{self, Conn};
 pub(super) struct Recorded {
     /// The runs as they are now, in the order of their transitions.
     pub runs: Vec<RunSnapshot>,
-    told: Vec<(Run, bool)>,
+    told: Vec<Told>,
     fitting: HashMap<SelectorNo, Fitting>,
+}
+
+/// A run that others have to be told of.
+struct Told {
+    run: Run,
+    /// Whether somebody may take it now.
+    claimable: bool,
+    /// Whether it was only just dispatched, so that nobody has a slot more than before.
+    fresh: bool,
+}
+
+impl Told {
+    fn of(transition: &Transition) -> Self {
+        Self {
+            run: transition.run().clone(),
+            claimable: matches!(transition.task(), TaskChange::Create(_) | TaskChange::Return { .. }),
+            fresh: matches!(transition.attempt(), AttemptChange::Create | AttemptChange::Follow { .. }),
+        }
+    }
 }
 
 /// The data of an event: what a controller that opens worker capacity needs to know.
@@ -61,8 +80,7 @@ impl Coordinator {
             let snapshot = self.snapshot(tx, namespace, transition, &mut seen).await?;
             events.push(event(&snapshot));
             recorded.runs.push(snapshot);
-            let claimable = matches!(transition.task(), TaskChange::Create(_) | TaskChange::Return { .. });
-            recorded.told.push((transition.run().clone(), claimable));
+            recorded.told.push(Told::of(transition));
         }
         let changes: Vec<(&Transition, &NewEvent)> = transitions.iter().zip(&events).collect();
         store::save::save(tx, namespace, &changes).await?;
@@ -88,7 +106,7 @@ impl Coordinator {
         }
         Ok(Some(Recorded {
             runs: vec![snapshot],
-            told: vec![(transition.run().clone(), true)],
+            told: vec![Told::of(transition)],
             fitting: seen.into_iter().map(|(no, (_, fitting))| (no, fitting)).collect(),
         }))
     }
@@ -97,9 +115,9 @@ impl Coordinator {
     /// or have a slot that was freed.
     pub(super) async fn announce(&self, namespace: NamespaceId, recorded: Recorded) -> Vec<RunSnapshot> {
         self.0.feeds.committed();
-        for (run, claimable) in &recorded.told {
+        for Told { run, claimable, fresh } in &recorded.told {
             self.0.watch.changed(namespace, &run.key, run.version);
-            if *claimable && run.version > 1 {
+            if *claimable && !fresh {
                 // It came back: its hold may have run out in a gap while somebody had it.
                 self.suspect(namespace, run.selector_no);
             }
@@ -107,6 +125,8 @@ impl Coordinator {
                 continue;
             }
             match recorded.fitting.get(&run.selector_no) {
+                // Nobody has a slot more than before: one who takes it is enough.
+                Some(fitting) if *fresh => self.0.matchmaker.offer(namespace, &fitting.numbers),
                 Some(fitting) => self.wake(namespace, &fitting.numbers),
                 None => self.wake_fitting(namespace, run.selector_no).await,
             }

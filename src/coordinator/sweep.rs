@@ -62,8 +62,8 @@ impl Coordinator {
             let (returned, lost) = self.settle_all(namespace).await?;
             swept.returned += returned + self.return_lapsed(namespace, amnesty_until).await?;
             swept.lost += lost;
-            self.finish_cascades(namespace).await?;
             swept.expired += self.expire_holds(namespace, remembered).await?;
+            self.finish_cascades(namespace, None).await?;
             let mut conn = self.0.db.conn().await?;
             let next = store::sweep::next_due(&mut conn, namespace).await?;
             swept.next = [swept.next, next].into_iter().flatten().min();

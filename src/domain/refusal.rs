@@ -67,6 +67,8 @@ pub enum Refusal {
         /// Where it stands.
         status: Status,
     },
+    /// A selector would have more terms than one may have, those it inherits counted.
+    TooManyTerms(usize),
     /// Only what has ended can be tried again.
     RunNotFinished(Status),
     /// Only what waits for a person can be resumed.

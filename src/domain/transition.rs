@@ -106,7 +106,6 @@ pub struct Transition {
     attempt: AttemptChange,
     task: TaskChange,
     left: Left,
-    cascade: Option<bool>,
     event: EventType,
     at: Timestamp,
 }
@@ -114,26 +113,13 @@ pub struct Transition {
 impl Transition {
     /// Made by rules only.
     pub(super) fn new(run: Run, attempt: AttemptChange, task: TaskChange, event: EventType, at: Timestamp) -> Self {
-        Self { run, attempt, task, left: Left::default(), cascade: None, event, at }
+        Self { run, attempt, task, left: Left::default(), event, at }
     }
 
     /// The same with what a report leaves.
     pub(super) fn leaving(mut self, left: Left) -> Self {
         self.left = left;
         self
-    }
-
-    /// The same as the cancel of a run that has children, if it is one: by force or not.
-    #[must_use]
-    pub fn cascading(mut self, force: Option<bool>) -> Self {
-        self.cascade = force;
-        self
-    }
-
-    /// Whether it is a cancel that its children have still to be told of, and if so whether by force.
-    #[must_use]
-    pub const fn cascade(&self) -> Option<bool> {
-        self.cascade
     }
 
     /// The run after the change; its version is the event's `run_seq`.

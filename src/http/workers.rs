@@ -16,7 +16,8 @@ fn problem(error: Error) -> Problem {
 
 /// Register a worker
 ///
-/// Begins a session, or changes the labels and slots of the one it names. Another session of the same worker ends, and
+/// Begins a session, or changes the labels and slots of the one it names, which then takes tasks again if it said that it
+/// was draining. Another session of the same worker ends, and
 /// what it had is lost at once.
 #[utoipa::path(
     put,
@@ -135,6 +136,7 @@ pub(super) async fn deregister_worker(
     Query(goodbye): Query<Deregister>,
 ) -> Result<Json<Worker>, Problem> {
     let (worker_id, session_id) = (&worker.worker_id, goodbye.session_id.as_ref());
+    coordinator.oblige_worker(caller.namespace, worker_id, session_id, caller.bounds()).await.map_err(problem)?;
     let view = coordinator.deregister_worker(caller.namespace, worker_id, session_id).await.map_err(problem)?;
     Ok(Json(view.into()))
 }

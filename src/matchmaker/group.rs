@@ -28,6 +28,10 @@ pub struct Group<T> {
 
 struct Polls<T> {
     waiting: VecDeque<Waiting<T>>,
+    /// Whether it was offered a task that it has not looked for yet.
+    offered: bool,
+    /// The groups that the task is for if this one leaves it.
+    next: Vec<GroupKey>,
     /// Those that are being looked for at this moment, by number.
     looking: HashMap<u64, InHand<T>>,
 }
@@ -53,6 +57,8 @@ pub struct Looked<T> {
     pub polls: Vec<(Parked<T>, Vec<T>)>,
     /// How it went, and so how soon it is repeated.
     pub end: LookEnd,
+    /// Whether it saw, or may have missed, something that it left for others.
+    pub more: bool,
 }
 
 /// How a look went.
@@ -69,16 +75,22 @@ pub enum LookEnd {
 
 impl<T> Group<T> {
     pub(super) fn new(key: GroupKey) -> Self {
-        let polls = Mutex::new(Polls { waiting: VecDeque::new(), looking: HashMap::new() });
+        let polls =
+            Mutex::new(Polls { waiting: VecDeque::new(), offered: false, next: Vec::new(), looking: HashMap::new() });
         Self { key, polls, wake: Notify::new() }
     }
 
     /// Looks again and again until no poll is left or `retire` agrees that none has come.
     ///
-    /// `look` is given all polls and gives them back; `undelivered` is given what a poll that has gone was given. Between
-    /// looks the group waits to be woken.
-    pub async fn run<L, F, U, V>(&self, look: L, undelivered: U, retire: impl Fn() -> bool)
-    where
+    /// `look` is given all polls and gives them back; `undelivered` is given what a poll that has gone was given; `pass_on`
+    /// tells those groups of an offer that this one has left. Between looks the group waits to be woken.
+    pub async fn run<L, F, U, V>(
+        &self,
+        look: L,
+        undelivered: U,
+        pass_on: impl Fn(Vec<GroupKey>),
+        retire: impl Fn() -> bool,
+    ) where
         L: Fn(Vec<Parked<T>>) -> F,
         F: Future<Output = Looked<T>>,
         U: Fn(Vec<T>) -> V,
@@ -90,15 +102,19 @@ impl<T> Group<T> {
             let woken = self.wake.notified();
             tokio::pin!(woken);
             woken.as_mut().enable();
-            let polls = self.take_present();
+            let (polls, next) = self.take_present();
             if polls.is_empty() {
+                pass_on(next);
                 if retire() {
                     return;
                 }
                 continue;
             }
-            let Looked { polls, end } = look(polls).await;
+            let Looked { polls, end, more } = look(polls).await;
             let gone = self.settle(polls);
+            if more {
+                pass_on(next);
+            }
             if !gone.is_empty() {
                 undelivered(gone).await;
                 continue;
@@ -118,6 +134,26 @@ impl<T> Group<T> {
 
     pub(super) fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// Wakes it for a task that is for these other groups if it leaves it.
+    pub(super) fn offer(&self, others: impl IntoIterator<Item = GroupKey>) {
+        let mut polls = self.polls();
+        polls.offered = true;
+        for other in others {
+            if !polls.next.contains(&other) {
+                polls.next.push(other);
+            }
+        }
+        drop(polls);
+        self.wake();
+    }
+
+    /// When it is its turn to be offered something, the lowest first: those that nothing is offered to before the others,
+    /// and then those whose polls have waited the longest.
+    pub(super) fn turn(&self) -> (bool, u64) {
+        let polls = self.polls();
+        (polls.offered, polls.waiting.front().map_or(u64::MAX, |waiting| waiting.poll.number))
     }
 
     /// Parks a poll. The same poll again ends the earlier one, whose client will not hear of it any more.
@@ -183,17 +219,20 @@ impl<T> Group<T> {
         self.polls().waiting.iter().any(|waiting| waiting.poll.answer.is_closed())
     }
 
-    /// Takes all polls whose clients are there into the hands of a look; drops the others.
-    fn take_present(&self) -> Vec<Parked<T>> {
+    /// Takes all polls whose clients are there into the hands of a look, with the groups that what is offered is for if
+    /// they leave it; drops the others.
+    fn take_present(&self) -> (Vec<Parked<T>>, Vec<GroupKey>) {
         let mut polls = self.polls();
-        let Polls { waiting, looking } = &mut *polls;
+        let Polls { waiting, offered, next, looking } = &mut *polls;
+        *offered = false;
+        let next = std::mem::take(next);
         let present = waiting.drain(..).filter(|waiting| !waiting.poll.answer.is_closed());
         let taken = present.map(|Waiting { poll, leaving, .. }| {
             let verdict = leaving.then(|| Outcome::Given(Vec::new()));
             looking.insert(poll.number, InHand { session: poll.session.clone(), verdict });
             poll
         });
-        taken.collect()
+        (taken.collect(), next)
     }
 
     /// Answers the polls that a look was for: with what they are given, or with what came up meanwhile. The others go
@@ -249,10 +288,11 @@ mod tests {
                 async move {
                     tokio::task::yield_now().await;
                     let give = |poll| (poll, if given > 0 { vec![given] } else { Vec::new() });
-                    Looked { polls: polls.into_iter().map(give).collect(), end: LookEnd::Done }
+                    Looked { polls: polls.into_iter().map(give).collect(), end: LookEnd::Done, more: false }
                 }
             };
-            group.run(look, async |_| (), || matchmaker.retire(KEY, &group)).await;
+            let pass_on = |next| matchmaker.pass_on(next);
+            group.run(look, async |_| (), pass_on, || matchmaker.retire(KEY, &group)).await;
         });
         tracker.close();
         tracker
@@ -322,5 +362,57 @@ mod tests {
         assert!(matches!(ended.outcome.await, Ok(Outcome::Ended(_))));
         assert!(!other.outcome.is_terminated(), "the other still waits");
         assert_eq!(matchmaker.parked()[&NamespaceId::DEFAULT], [session("v")]);
+    }
+
+    /// A group of one poll that takes the one task, if there is one, or leaves it; how often it looked.
+    fn offered(
+        matchmaker: &Arc<Matchmaker<u32>>,
+        no: i64,
+        takes: bool,
+        task: &Arc<AtomicU32>,
+        tracker: &tokio_util::task::TaskTracker,
+    ) -> (Place<u32>, Arc<AtomicU32>) {
+        let key = (NamespaceId::DEFAULT, LabelSetNo(no));
+        let mut place = matchmaker.park(key, session(&format!("w{no}")), 1, None);
+        let (group, looks) = (place.fresh.take().unwrap(), Arc::new(AtomicU32::new(0)));
+        let (matchmaker, count, task) = (Arc::clone(matchmaker), Arc::clone(&looks), Arc::clone(task));
+        tracker.spawn(async move {
+            let look = |polls: Vec<Parked<u32>>| {
+                count.fetch_add(1, Ordering::SeqCst);
+                let more = task.load(Ordering::SeqCst) > 0 && !takes;
+                let found = if takes { task.swap(0, Ordering::SeqCst) } else { 0 };
+                let give = |poll| (poll, if found > 0 { vec![found] } else { Vec::new() });
+                let polls = polls.into_iter().map(give).collect();
+                async move { Looked { polls, end: LookEnd::Done, more } }
+            };
+            let pass_on = |next| matchmaker.pass_on(next);
+            group.run(look, async |_| (), pass_on, || matchmaker.retire(key, &group)).await;
+        });
+        (place, looks)
+    }
+
+    /// Lets every task go on until none can.
+    async fn settled() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn an_offer_goes_to_the_one_that_waits_longest_and_on_from_whoever_leaves_it() {
+        let (matchmaker, tracker) = (Arc::new(Matchmaker::default()), tokio_util::task::TaskTracker::new());
+        let task = Arc::new(AtomicU32::new(0));
+        let (_busy, busy_looks) = offered(&matchmaker, 1, false, &task, &tracker);
+        let (free, free_looks) = offered(&matchmaker, 2, true, &task, &tracker);
+        let (_spare, spare_looks) = offered(&matchmaker, 3, true, &task, &tracker);
+        settled().await;
+        let looks = || [&busy_looks, &free_looks, &spare_looks].map(|looks| looks.load(Ordering::SeqCst));
+        let before = looks();
+        task.store(7, Ordering::SeqCst);
+        matchmaker.offer(NamespaceId::DEFAULT, &[1, 2, 3]);
+        settled().await;
+        assert_eq!(given(free.outcome.await), [7]);
+        let more: Vec<u32> = looks().iter().zip(before).map(|(now, before)| now - before).collect();
+        assert_eq!(more, [1, 1, 0], "the first leaves it, the second takes it, the third is left alone");
     }
 }

@@ -87,19 +87,41 @@ impl<T> Matchmaker<T> {
 
     /// Wakes the groups of these label sets.
     pub fn wake(&self, namespace: NamespaceId, label_sets: &[i64]) {
+        Self::of_label_sets(&self.state(), namespace, label_sets).for_each(|group| group.wake());
+    }
+
+    /// Wakes one of the groups of these label sets, for a task that each of them may take: were all woken, all would look,
+    /// and all but one in vain. If it leaves the task, it passes the word on.
+    pub fn offer(&self, namespace: NamespaceId, label_sets: &[i64]) {
         let state = self.state();
+        let fitting: Vec<_> = Self::of_label_sets(&state, namespace, label_sets).collect();
+        if let Some(first) = fitting.iter().min_by_key(|group| group.turn()) {
+            first.offer(fitting.iter().map(|group| group.key).filter(|key| *key != first.key));
+        }
+    }
+
+    /// Offers what one group has left to the next of these that is still there.
+    pub fn pass_on(&self, mut to: Vec<GroupKey>) {
+        let state = self.state();
+        while !to.is_empty() {
+            let next = to.remove(0);
+            if let Some(group) = state.groups.get(&next) {
+                group.offer(to);
+                return;
+            }
+        }
+    }
+
+    fn of_label_sets<'a>(
+        state: &'a State<T>,
+        namespace: NamespaceId,
+        label_sets: &'a [i64],
+    ) -> Box<dyn Iterator<Item = &'a Arc<Group<T>>> + 'a> {
         if label_sets.len() < state.groups.len() {
-            for no in label_sets {
-                if let Some(group) = state.groups.get(&(namespace, LabelSetNo(*no))) {
-                    group.wake();
-                }
-            }
+            Box::new(label_sets.iter().filter_map(move |no| state.groups.get(&(namespace, LabelSetNo(*no)))))
         } else {
-            for ((of, no), group) in &state.groups {
-                if *of == namespace && label_sets.binary_search(&no.0).is_ok() {
-                    group.wake();
-                }
-            }
+            let fits = move |key: &GroupKey| key.0 == namespace && label_sets.binary_search(&key.1.0).is_ok();
+            Box::new(state.groups.iter().filter(move |(key, _)| fits(key)).map(|(_, group)| group))
         }
     }
 

@@ -49,15 +49,24 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// About how many bytes it is in an answer.
+    /// The same, reserved until then.
+    #[must_use]
+    pub fn claimed(self, claim_until: Timestamp) -> Self {
+        Self { fence: self.fence + 1, claim_until, ..self }
+    }
+
+    /// About how many bytes it is in an answer, never less: see [`sizes`].
     #[must_use]
     pub fn size(&self) -> usize {
-        [&self.payload.definition, &self.payload.params, &self.payload.context, &self.payload.previous]
-            .into_iter()
-            .flatten()
-            .map(String::len)
-            .sum::<usize>()
-            + 4_096
+        let Payload { definition, params, context, previous } = &self.payload;
+        let json: usize = [params, context, previous].into_iter().flatten().map(String::len).sum();
+        // A character may take six to be written as JSON; what that comes to is only worked out where it matters.
+        let definition = definition.as_ref().map_or(0, |text| match text.len() {
+            0..=10_000 => text.len() * 6,
+            _ => serde_json::to_string(text).map_or(text.len() * 6, |json| json.len()),
+        });
+        let labels: usize = self.labels.iter().map(|(key, value)| key.len() + 6 * value.len() + 8).sum();
+        json + definition + labels + 4_096
     }
 }
 
@@ -106,14 +115,16 @@ pub async fn sizes(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]
     Ok(sizes)
 }
 
-/// Reads the contents of claimed tasks, in no order.
+/// Reads the contents of tasks, in no order. One that is not claimed yet has the fence of its last claim, and its time to
+/// be acknowledged is over.
 ///
 /// # Errors
 /// Of the database.
 pub async fn read(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<Vec<Contents>> {
     let rows = sqlx::query!(
         r#"/* store::contents::read */
-        SELECT t.attempt_id, t.dag_name, t.run_id, t.fence, t.claim_until AS "claim_until!", r.attempt_number,
+        SELECT t.attempt_id, t.dag_name, t.run_id, t.fence,
+               coalesce(t.claim_until, t.hold_from) AS "claim_until!", r.attempt_number,
                r.operation, r.labels, r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id,
                r.traceparent, s.canonical AS selector, p.definition, p.params, p.context, p.previous,
                roadstead_now() AS "now!"

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use sqlx::PgConnection;
 
-use super::error::Result;
+use super::error::{Result, expect_rows};
 use super::rows;
+use crate::domain::Timestamp;
 use crate::domain::run::Status;
 use crate::ids::{NamespaceId, RunKey};
 
@@ -41,37 +42,48 @@ pub async fn lock_parent(conn: &mut PgConnection, namespace: NamespaceId, key: &
     .transpose()
 }
 
-/// Children of a run that a cancel has to tell, in the order of their names after `after`: those that have not ended,
-/// and with `force` also those that were asked already.
+/// A child of a run that is being cancelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Child {
+    /// Which.
+    pub key: RunKey,
+    /// Whether it has ended.
+    pub ended: bool,
+    /// Whether its cancel was asked for.
+    pub asked: bool,
+}
+
+/// The children of a run, in the order of their names after `after`; at most 500.
 ///
 /// # Errors
 /// Of the database; [`super::Error::Unreadable`].
-pub async fn untold_children(
+pub async fn children(
     conn: &mut PgConnection,
     namespace: NamespaceId,
     parent: &RunKey,
-    force: bool,
     after: Option<&RunKey>,
-) -> Result<Vec<RunKey>> {
+) -> Result<Vec<Child>> {
     let rows = sqlx::query!(
-        r#"/* store::family::untold_children */
-        SELECT dag_name, run_id FROM run
+        r#"/* store::family::children */
+        SELECT dag_name, run_id, finished_at IS NOT NULL AS "ended!", cancel_requested_at IS NOT NULL AS "asked!"
+        FROM run
         WHERE namespace_id = $1 AND parent_dag_name = $2 AND parent_run_id = $3 AND parent_run_id IS NOT NULL
-          AND finished_at IS NULL AND (dag_name, run_id) > ($4, $5) AND (cancel_requested_at IS NULL OR $6)
+          AND (dag_name, run_id) > ($4, $5)
         ORDER BY dag_name, run_id LIMIT 500"#,
         namespace.0,
         parent.dag_name.as_str(),
         parent.run_id.as_str(),
         after.map_or("", |key| key.dag_name.as_str()),
         after.map_or("", |key| key.run_id.as_str()),
-        force,
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter().map(|row| rows::key(row.dag_name, row.run_id)).collect()
+    rows.into_iter()
+        .map(|row| Ok(Child { key: rows::key(row.dag_name, row.run_id)?, ended: row.ended, asked: row.asked }))
+        .collect()
 }
 
-/// Those of these runs that have children which have not ended.
+/// Those of these runs that have children, ended or not: what descends from an ended run may live.
 ///
 /// # Errors
 /// Of the database; [`super::Error::Unreadable`].
@@ -89,7 +101,7 @@ pub async fn parents_among(
         CROSS JOIN LATERAL (
             SELECT FROM run
             WHERE namespace_id = $1 AND parent_dag_name = k.dag_name AND parent_run_id = k.run_id
-              AND parent_run_id IS NOT NULL AND finished_at IS NULL LIMIT 1) c"#,
+              AND parent_run_id IS NOT NULL LIMIT 1) c"#,
         namespace.0,
         &dags,
         &ids,
@@ -99,25 +111,88 @@ pub async fn parents_among(
     rows.into_iter().map(|row| rows::key(row.dag_name, row.run_id)).collect()
 }
 
-/// A cancel whose children have not all been told.
+/// A cancel that its run's descendants have not all been told of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cascade {
-    /// Who was cancelled.
-    pub parent: RunKey,
+    /// Whose descendants.
+    pub of: RunKey,
+    /// Since when; tells it from a later one of the same run.
+    pub since: Timestamp,
     /// Why.
     pub reason: Option<String>,
     /// Whether what runs ends at once.
     pub force: bool,
 }
 
-/// Cancels whose children have not all been told, the oldest first: of this run, or of all.
+/// Notes that the descendants of a locked run have to be told of its cancel, in the transaction of that.
+///
+/// # Errors
+/// Of the database.
+pub async fn mark(conn: &mut PgConnection, namespace: NamespaceId, cascade: &Cascade) -> Result<()> {
+    let wrote = sqlx::query!(
+        r#"/* store::family::mark */
+        UPDATE run SET cascade_since = $4, cascade_force = $5, cascade_reason = $6
+        WHERE namespace_id = $1 AND dag_name = $2 AND run_id = $3"#,
+        namespace.0,
+        cascade.of.dag_name.as_str(),
+        cascade.of.run_id.as_str(),
+        cascade.since,
+        cascade.force,
+        cascade.reason,
+    )
+    .execute(conn)
+    .await?
+    .rows_affected();
+    expect_rows("store::family::mark", 1, wrote.cast_signed())
+}
+
+/// Whether this cancel is still to be told, and keeps it so until the transaction ends: once its run has another
+/// attempt, it is not.
+///
+/// # Errors
+/// Of the database.
+pub async fn stands(conn: &mut PgConnection, namespace: NamespaceId, cascade: &Cascade) -> Result<bool> {
+    let found = sqlx::query_scalar!(
+        r#"/* store::family::stands */
+        SELECT cascade_since = $4 FROM run
+        WHERE namespace_id = $1 AND dag_name = $2 AND run_id = $3 AND cascade_since IS NOT NULL
+        FOR SHARE"#,
+        namespace.0,
+        cascade.of.dag_name.as_str(),
+        cascade.of.run_id.as_str(),
+        cascade.since,
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(found.flatten().unwrap_or(false))
+}
+
+/// Whether a locked run's cancel is still to be told to some of its descendants.
+///
+/// # Errors
+/// Of the database.
+pub async fn is_cascading(conn: &mut PgConnection, namespace: NamespaceId, key: &RunKey) -> Result<bool> {
+    let found = sqlx::query_scalar!(
+        r#"/* store::family::is_cascading */
+        SELECT cascade_since IS NOT NULL AS "cascading!" FROM run
+        WHERE namespace_id = $1 AND dag_name = $2 AND run_id = $3"#,
+        namespace.0,
+        key.dag_name.as_str(),
+        key.run_id.as_str(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(found.unwrap_or(false))
+}
+
+/// Cancels that have not been told to all descendants, the oldest first: of this run, or of all.
 ///
 /// # Errors
 /// Of the database; [`super::Error::Unreadable`].
 pub async fn cascading(conn: &mut PgConnection, namespace: NamespaceId, of: Option<&RunKey>) -> Result<Vec<Cascade>> {
     let rows = sqlx::query!(
         r#"/* store::family::cascading */
-        SELECT dag_name, run_id, cancel_reason, cascade_force AS "force!" FROM run
+        SELECT dag_name, run_id, cascade_since AS "since!", cascade_force AS "force!", cascade_reason FROM run
         WHERE namespace_id = $1 AND cascade_since IS NOT NULL AND ($2::text IS NULL OR (dag_name, run_id) = ($2, $3))
         ORDER BY cascade_since LIMIT 100"#,
         namespace.0,
@@ -128,24 +203,29 @@ pub async fn cascading(conn: &mut PgConnection, namespace: NamespaceId, of: Opti
     .await?;
     rows.into_iter()
         .map(|row| {
-            Ok(Cascade { parent: rows::key(row.dag_name, row.run_id)?, reason: row.cancel_reason, force: row.force })
+            Ok(Cascade {
+                of: rows::key(row.dag_name, row.run_id)?,
+                since: row.since,
+                reason: row.cascade_reason,
+                force: row.force,
+            })
         })
         .collect()
 }
 
-/// Notes that all children of a cancelled run have been told; not if it was cancelled again meanwhile, by force.
+/// Notes that all descendants have been told of this cancel; not if there is a later one.
 ///
 /// # Errors
 /// Of the database.
-pub async fn told(conn: &mut PgConnection, namespace: NamespaceId, key: &RunKey, force: bool) -> Result<()> {
+pub async fn told(conn: &mut PgConnection, namespace: NamespaceId, cascade: &Cascade) -> Result<()> {
     sqlx::query!(
         r#"/* store::family::told */
-        UPDATE run SET cascade_since = NULL, cascade_force = NULL
-        WHERE namespace_id = $1 AND dag_name = $2 AND run_id = $3 AND cascade_force = $4"#,
+        UPDATE run SET cascade_since = NULL, cascade_force = NULL, cascade_reason = NULL
+        WHERE namespace_id = $1 AND dag_name = $2 AND run_id = $3 AND cascade_since = $4"#,
         namespace.0,
-        key.dag_name.as_str(),
-        key.run_id.as_str(),
-        force,
+        cascade.of.dag_name.as_str(),
+        cascade.of.run_id.as_str(),
+        cascade.since,
     )
     .execute(conn)
     .await?;

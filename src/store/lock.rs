@@ -149,8 +149,8 @@ async fn task(conn: &mut PgConnection, namespace: NamespaceId, attempt_id: Attem
 /// A run that was asked for by name, locked with its current attempt and task, or why it cannot be read.
 pub type ByName = (RunKey, Result<(Locked, Timestamp)>);
 
-/// Locks these runs with their current attempts and tasks, passing over runs that somebody else has locked: a batch must
-/// not wait for one of them.
+/// Locks these runs with their current attempts and tasks, passing over those of which somebody else has locked the run or
+/// the task: a batch must not wait for one of them.
 ///
 /// # Errors
 /// Of the database. A row that cannot be read is an error of that row only.
@@ -189,22 +189,19 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
     if !queued.is_empty() {
         (tasks, now) = self::tasks(conn, namespace, &queued).await?;
     }
-    rows.into_iter()
-        .map(|row| {
-            let key = row.key()?;
-            let read = || {
-                let run = Run::try_from(row)?;
-                let id = run.attempt.attempt_id;
-                let attempt = attempts.remove(&id.0).unwrap_or_else(|| Err(no_attempt(id)))?;
-                let task = match attempt.status {
-                    AttemptStatus::Queued => Some(tasks.remove(&id.0).unwrap_or_else(|| Err(no_task(id)))?),
-                    _ => None,
-                };
-                Ok((Locked { run, attempt, task }, now))
-            };
-            Ok((key, read()))
-        })
-        .collect()
+    let mut found = Vec::with_capacity(rows.len());
+    for row in rows {
+        let (key, id) = (row.key()?, AttemptId(row.attempt_id));
+        let attempt = attempts.remove(&id.0).unwrap_or_else(|| Err(no_attempt(id)));
+        let is_queued = attempt.as_ref().is_ok_and(|attempt| attempt.status == AttemptStatus::Queued);
+        let task = tasks.remove(&id.0);
+        if is_queued && task.is_none() {
+            continue;
+        }
+        let read = || Ok((Locked { run: Run::try_from(row)?, attempt: attempt?, task: task.transpose()? }, now));
+        found.push((key, read()));
+    }
+    Ok(found)
 }
 
 /// Reads attempts, whose runs the caller has locked.
@@ -230,7 +227,7 @@ async fn attempts(
     Ok((rows.into_iter().map(|row| (row.attempt_id, Attempt::try_from(row))).collect(), now))
 }
 
-/// Locks the tasks of queued attempts, waiting for claims in flight.
+/// Locks the tasks of queued attempts, passing over those that somebody else has locked.
 async fn tasks(
     conn: &mut PgConnection,
     namespace: NamespaceId,
@@ -239,7 +236,8 @@ async fn tasks(
     let rows = sqlx::query!(
         r#"/* store::lock::tasks */
         WITH locked AS MATERIALIZED (
-            SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = ANY($2) ORDER BY attempt_id FOR UPDATE
+            SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = ANY($2) ORDER BY attempt_id
+            FOR UPDATE SKIP LOCKED
         )
         SELECT attempt_id AS "attempt_id!", hold_from AS "hold_from!",
                (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", fence AS "fence!", worker_id, session_id,

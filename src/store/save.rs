@@ -52,27 +52,24 @@ async fn runs(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tran
     let event_ids: Vec<Uuid> = changes.iter().map(|(_, event)| event.id).collect();
     let types: Vec<String> = changes.iter().map(|(change, _)| change.event().as_str().into()).collect();
     let data: Vec<String> = changes.iter().map(|(_, event)| event.data.clone()).collect();
-    let cascades: Vec<Option<bool>> = changes.iter().map(|(change, _)| change.cascade()).collect();
     let wrote = sqlx::query_scalar!(
         r#"/* store::save::runs */
         WITH c AS (
             SELECT * FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[],
                                  $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::timestamptz[],
                                  $12::text[], $13::text[], $14::jsonb[], $15::text[], $16::bool[], $17::timestamptz[],
-                                 $18::uuid[], $19::text[], $20::text[], $21::bool[])
+                                 $18::uuid[], $19::text[], $20::text[])
             AS c(dag_name, run_id, status, version, fence, worker_id, claimed_at, started_at, finished_at,
-                 cancel_requested_at, cancel_reason, error, failure, log_url, output_dropped, at, event_id, type, data,
-                 cascade_force)
+                 cancel_requested_at, cancel_reason, error, failure, log_url, output_dropped, at, event_id, type, data)
         ), r AS (
             UPDATE run SET status = c.status, version = c.version, fence = c.fence, worker_id = c.worker_id,
                 claimed_at = c.claimed_at, started_at = c.started_at, finished_at = c.finished_at,
                 cancel_requested_at = c.cancel_requested_at, cancel_reason = c.cancel_reason, error = c.error,
                 failure = c.failure, log_url = c.log_url, output_dropped = c.output_dropped, updated_at = c.at,
                 -- Another attempt is not what was cancelled.
-                cascade_force = CASE WHEN c.cancel_requested_at IS NOT NULL
-                                     THEN coalesce(c.cascade_force, run.cascade_force) END,
-                cascade_since = CASE WHEN c.cancel_requested_at IS NULL THEN NULL
-                                     WHEN c.cascade_force IS NULL THEN run.cascade_since ELSE c.at END
+                cascade_since = CASE WHEN c.status <> 'queued' THEN run.cascade_since END,
+                cascade_force = CASE WHEN c.status <> 'queued' THEN run.cascade_force END,
+                cascade_reason = CASE WHEN c.status <> 'queued' THEN run.cascade_reason END
             FROM c
             WHERE run.namespace_id = $1 AND run.dag_name = c.dag_name AND run.run_id = c.run_id
               AND run.version = c.version - 1
@@ -105,7 +102,6 @@ async fn runs(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tran
         &event_ids,
         &types,
         &data,
-        &cascades as &[Option<bool>],
     )
     .fetch_one(conn)
     .await?;

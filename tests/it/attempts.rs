@@ -89,6 +89,10 @@ async fn a_retry_that_nobody_takes_fails_naming_what_it_waited_for() {
         t.advance(Duration::from_secs(31)).await;
         let failed = t.client.finished("r").await;
         assert_eq!(failed["error"], "no worker matched the selector {zone: c} within 30s");
+        let many: serde_json::Map<_, _> = (0..16).map(|n| (format!("k{n}"), json!("v"))).collect();
+        let too_many = json!({"worker_selector": many, "target_worker_id": "w"});
+        let refused = again(&t.client, "retry", &failed["attempt"]["attempt_id"], too_many).await;
+        refused.problem(422, "invalid-request");
         let without_wait = json!({"worker_wait_timeout_seconds": 0});
         let refused = again(&t.client, "retry", &failed["attempt"]["attempt_id"], without_wait).await;
         refused.problem(409, "no-matching-worker");
@@ -199,6 +203,8 @@ async fn a_reported_failure_is_tried_again_where_that_was_asked_for() {
         let second = worker.take().await;
         assert_eq!((&second["attempt_number"], &second["previous"]["output"]), (&json!(2), &json!(1)));
         assert_eq!(second["previous"]["attempt_id"], first["attempt_id"]);
+        let repeated = worker.report(&first, "failed").await.ok();
+        assert_eq!((&repeated["status"], &repeated["version"]), (&json!("queued"), &json!(3)), "as the first time");
         worker.ack(&second).await.ok();
         worker.say(&second, "report", json!({"status": "failed", "retryable": false})).await.ok();
         assert_eq!(t.client.run("r").await["status"], "failed", "its worker says that it is of no use");

@@ -14,7 +14,7 @@ use crate::domain::labels::Labels;
 use crate::domain::refusal::Refusal;
 use crate::domain::retry::{Retry, RetryOn};
 use crate::domain::run::{AttemptRef, Operation, Run, Status};
-use crate::domain::selector::Selector;
+use crate::domain::selector::{MAX_TERMS, Selector};
 use crate::domain::transition::{AttemptChange, Ended, TaskChange, Transition};
 use crate::ids::{AttemptId, Digest, RunKey, SelectorNo};
 
@@ -96,6 +96,10 @@ impl Locked {
                 return Err(Refusal::RunNotFinished(self.run.status));
             }
             Operation::Start | Operation::Retry | Operation::Resume => {}
+        }
+        let terms = dispatch.selector.equal.len() + usize::from(dispatch.selector.target.is_some());
+        if terms > MAX_TERMS {
+            return Err(Refusal::TooManyTerms(terms));
         }
         dispatch.may_be_queued(situation)?;
         let now = situation.at;

@@ -127,7 +127,13 @@ impl Locked {
 
     /// What the run came to when this attempt ended with this report.
     fn status_at_end(&self, reported: Status) -> Status {
-        if self.attempt.status == AttemptStatus::Aborted { Status::Aborted } else { reported }
+        let since = self.run.counted_from..self.run.attempt.number;
+        match self.attempt.status {
+            AttemptStatus::Aborted => Status::Aborted,
+            // The run went over to its next attempt and never showed it.
+            AttemptStatus::Failed if since.contains(&self.attempt.number) => Status::Queued,
+            _ => reported,
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The one place where errors meet HTTP: what a verb refuses becomes a problem that says what to do.
 
-use super::{Action, Code, Problem};
+use super::{Action, Code, FieldError, Problem};
 use crate::coordinator::Error;
 use crate::domain::refusal::Refusal;
+use crate::domain::selector::MAX_TERMS;
 use crate::domain::session::EndReason;
 
 /// Whose verb it was. The same refusal may mean another thing to do.
@@ -37,6 +38,7 @@ pub fn translate(error: Error, verb: Verb) -> Problem {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "an arm a refusal")]
 fn refused(refusal: Refusal, verb: Verb) -> Problem {
     match refusal {
         Refusal::NoAvailableWorker(selector) => Problem::new(
@@ -117,6 +119,10 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
                 format!("the parent {parent} is to be cancelled")
             },
         ),
+        Refusal::TooManyTerms(terms) => Problem::invalid(vec![FieldError::new(
+            "/worker_selector",
+            format!("must have at most {MAX_TERMS} terms, has {terms} with the `target_worker_id` of before"),
+        )]),
         Refusal::RunNotFinished(status) => Problem::new(
             Code::RunNotFinished,
             format!("the run has not ended: it is {status}; only what has ended can be retried"),

@@ -36,7 +36,7 @@ pub struct NextAttemptRequest {
     /// The run that dispatches this one.
     #[schema(nullable = false)]
     pub parent: Option<RunKey>,
-    /// Labels a worker must offer, in place of those before; empty: any worker may take it.
+    /// Labels a worker must offer, in place of those before; empty: none. A target worker of before stays.
     #[schema(value_type = Option<LabelsSchema>, nullable = false)]
     pub worker_selector: Option<Labels>,
     /// The only worker that may take it.

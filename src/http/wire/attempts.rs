@@ -115,7 +115,7 @@ pub struct ReportRequest {
     /// What went wrong, for people; cut at 16 KiB. What is no string is kept as its JSON.
     #[schema(nullable = false)]
     pub error: Option<String>,
-    /// What it leaves: any JSON, kept as sent. Over 256 KiB, or nested more than 120 levels deep, it is dropped and the
+    /// What it leaves: any JSON, kept as sent. Over 256 KiB, or nested 120 levels deep or more, it is dropped and the
     /// run says `output_dropped`.
     #[schema(value_type = serde_json::Value, required = false)]
     pub output: Option<String>,

@@ -94,13 +94,18 @@ impl FromFields for DispatchRequest {
     const READING: Reading = Reading::Strict;
 
     fn from_fields(fields: &mut Fields<'_>, settings: &Settings) -> Option<Self> {
-        let dag_name = fields.required("dag_name", read::name);
-        let run_id = fields.optional("run_id", read::name);
+        let dag_name: Option<DagName> = fields.required("dag_name", read::name);
+        let run_id: Option<RunId> = fields.optional("run_id", read::name);
         let operation = fields.optional("operation", |json| {
             Operation::from_word(&read::text(json)?).ok_or_else(|| "must be one of start, retry, resume".into())
         });
         let root = fields.optional("root", read::run_key);
-        let parent = fields.optional("parent", read::run_key);
+        let parent: Option<RunKey> = fields.optional("parent", read::run_key);
+        if let (Some(parent), Some(dag_name), Some(run_id)) = (&parent, &dag_name, &run_id)
+            && (&parent.dag_name, &parent.run_id) == (dag_name, run_id)
+        {
+            fields.fault("parent", "must be another run");
+        }
         let worker_selector = fields.or("worker_selector", Labels::new(), read::labels(MAX_TERMS));
         let target_worker_id = fields.optional("target_worker_id", read::name);
         bound_terms(fields, worker_selector.as_ref(), target_worker_id.as_ref());
