@@ -13,7 +13,7 @@ use crate::domain::run::Operation;
 use crate::domain::selector::Selector;
 use crate::domain::session::{EndReason, Session};
 use crate::ids::{AttemptId, NamespaceId, RunKey, SessionKey, Token};
-use crate::matchmaker::{Group, Matchmaker, Outcome, Place};
+use crate::matchmaker::{Group, GroupKey, Matchmaker, Outcome, Place};
 use crate::store::contents::Contents;
 use crate::store::create::Payload;
 use crate::store::{self, Db};
@@ -233,7 +233,7 @@ impl Coordinator {
             let looks = group.run(
                 |polls| Box::pin(coordinator.look(namespace, label_set_no, polls)),
                 |tasks| Box::pin(coordinator.take_back(namespace, tasks)),
-                |next| coordinator.0.matchmaker.pass_on(next),
+                |next: &[GroupKey]| coordinator.0.matchmaker.pass_on(next),
                 || coordinator.0.matchmaker.retire(group.key, &group),
             );
             Class::Look.scope(looks).await;

@@ -88,7 +88,7 @@ impl<T> Group<T> {
         &self,
         look: L,
         undelivered: U,
-        pass_on: impl Fn(Vec<GroupKey>),
+        pass_on: impl Fn(&[GroupKey]),
         retire: impl Fn() -> bool,
     ) where
         L: Fn(Vec<Parked<T>>) -> F,
@@ -104,7 +104,7 @@ impl<T> Group<T> {
             woken.as_mut().enable();
             let (polls, next) = self.take_present();
             if polls.is_empty() {
-                pass_on(next);
+                pass_on(&next);
                 if retire() {
                     return;
                 }
@@ -113,7 +113,7 @@ impl<T> Group<T> {
             let Looked { polls, end, more } = look(polls).await;
             let gone = self.settle(polls);
             if more {
-                pass_on(next);
+                pass_on(&next);
             }
             if !gone.is_empty() {
                 undelivered(gone).await;
@@ -291,7 +291,7 @@ mod tests {
                     Looked { polls: polls.into_iter().map(give).collect(), end: LookEnd::Done, more: false }
                 }
             };
-            let pass_on = |next| matchmaker.pass_on(next);
+            let pass_on = |next: &[GroupKey]| matchmaker.pass_on(next);
             group.run(look, async |_| (), pass_on, || matchmaker.retire(KEY, &group)).await;
         });
         tracker.close();
@@ -385,7 +385,7 @@ mod tests {
                 let polls = polls.into_iter().map(give).collect();
                 async move { Looked { polls, end: LookEnd::Done, more } }
             };
-            let pass_on = |next| matchmaker.pass_on(next);
+            let pass_on = |next: &[GroupKey]| matchmaker.pass_on(next);
             group.run(look, async |_| (), pass_on, || matchmaker.retire(key, &group)).await;
         });
         (place, looks)
@@ -411,7 +411,9 @@ mod tests {
         task.store(7, Ordering::SeqCst);
         matchmaker.offer(NamespaceId::DEFAULT, &[1, 2, 3]);
         settled().await;
-        assert_eq!(given(free.outcome.await), [7]);
+        let outcome =
+            tokio::time::timeout(Duration::from_secs(10), free.outcome).await.expect("it is offered the task");
+        assert_eq!(given(outcome), [7]);
         let more: Vec<u32> = looks().iter().zip(before).map(|(now, before)| now - before).collect();
         assert_eq!(more, [1, 1, 0], "the first leaves it, the second takes it, the third is left alone");
     }

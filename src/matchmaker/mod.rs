@@ -100,15 +100,12 @@ impl<T> Matchmaker<T> {
         }
     }
 
-    /// Offers what one group has left to the next of these that is still there.
-    pub fn pass_on(&self, mut to: Vec<GroupKey>) {
+    /// Offers what one group has left to that of these whose turn it is.
+    pub fn pass_on(&self, to: &[GroupKey]) {
         let state = self.state();
-        while !to.is_empty() {
-            let next = to.remove(0);
-            if let Some(group) = state.groups.get(&next) {
-                group.offer(to);
-                return;
-            }
+        let there = to.iter().filter_map(|key| state.groups.get(key));
+        if let Some(next) = there.min_by_key(|group| group.turn()) {
+            next.offer(to.iter().copied().filter(|key| *key != next.key));
         }
     }
 
