@@ -1,7 +1,8 @@
-# The service as an image: small, without a shell, not root. It has no PostgreSQL in it: set DATABASE_URL.
+# The service as an image: small, not root. It has no PostgreSQL in it: set DATABASE_URL. It listens where others can
+# reach it, so it wants tokens (docs/configuration.md), or to be told that whatever is before it lets in only whom it should.
 #
 #     docker build -t roadstead .
-#     docker run --rm -p 8080:8080 -e DATABASE_URL=postgres://… roadstead
+#     docker run --rm -p 127.0.0.1:8080:8080 -e DATABASE_URL=postgres://… -e ROADSTEAD_HTTP__INSECURE=true roadstead
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /build
@@ -17,8 +18,8 @@ RUN mkdir -p tests/it && echo 'fn main() {}' > tests/it/main.rs \
     && cargo build --release --locked --bin roadstead \
     && strip --strip-debug target/release/roadstead
 
-# It needs the C library and its own user, and nothing else.
-FROM gcr.io/distroless/cc-debian12:nonroot
+# It needs the C library, and nothing else.
+FROM debian:bookworm-slim
 COPY --from=build /build/target/release/roadstead /usr/local/bin/roadstead
 USER 65532:65532
 ENV ROADSTEAD_HTTP__LISTEN=0.0.0.0:8080
