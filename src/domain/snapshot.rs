@@ -53,6 +53,10 @@ impl Waiting {
 pub struct HoldSnapshot {
     /// How long it may be without a match.
     pub wait_timeout_seconds: f64,
+    /// When it may be taken and its clock begins, while that is to come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub from: Option<DateTime<Utc>>,
     /// When it fails if no match comes; absent while the clock stands still.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -182,6 +186,7 @@ impl RunSnapshot {
                 .map(ToString::to_string),
             hold: waiting.map(|waiting| HoldSnapshot {
                 wait_timeout_seconds: waiting.hold.wait.as_secs_f64(),
+                from: Some(waiting.hold.from).filter(|from| *from > waiting.situation.at),
                 until: waiting.hold_until(),
             }),
             conditions: waiting.map(|waiting| waiting.conditions(run.queued_at, run.updated_at)).unwrap_or_default(),

@@ -231,9 +231,12 @@ async fn a_run_never_seen_comes_in_as_a_retry_and_waits_for_its_time() {
         let asked = json!({"operation": "retry", "previous": {"steps": [1, 2]}, "not_before": at});
         let run = t.client.dispatch("r", asked).await.ok();
         assert_eq!((reason(&run).1.as_str(), &run["hold"]["until"]), ("BackingOff", &Value::Null), "{run:#}");
+        let from = &run["hold"]["from"];
+        assert!((crate::harness::seconds(from) - crate::harness::seconds(&at)).abs() < 0.001, "{run:#}");
         assert_eq!(worker.poll(0.0).await.len(), 0);
         t.tick(3_600).await;
         let worker = Worker::register(&t.client, "w", json!({})).await;
+        assert!(t.client.run("r").await["hold"]["from"].is_null(), "it is over");
         let task = worker.take().await;
         assert_eq!((&task["operation"], &task["previous"]), (&json!("retry"), &json!({"steps": [1, 2]})));
         assert_eq!(task["attempt_number"], 1);
