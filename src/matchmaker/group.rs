@@ -115,6 +115,10 @@ impl<T> Group<T> {
             if more {
                 pass_on(&next);
             }
+            if self.is_empty() {
+                // Nobody would wake it any more: it ends, or goes on with whoever came at this moment.
+                continue;
+            }
             if !gone.is_empty() {
                 undelivered(gone).await;
                 continue;
@@ -183,6 +187,11 @@ impl<T> Group<T> {
         let Some(at) = polls.waiting.iter().position(|waiting| waiting.poll.number == number) else { return false };
         if polls.waiting[at].looked {
             polls.waiting.remove(at);
+            let emptied = polls.waiting.is_empty();
+            drop(polls);
+            if emptied {
+                self.wake();
+            }
             return true;
         }
         polls.waiting[at].leaving = true;
@@ -199,6 +208,11 @@ impl<T> Group<T> {
         }
         for in_hand in polls.looking.values_mut().filter(|in_hand| in_hand.session == *session) {
             in_hand.verdict = Some(outcome());
+        }
+        let emptied = polls.waiting.is_empty();
+        drop(polls);
+        if emptied {
+            self.wake();
         }
     }
 
@@ -416,5 +430,29 @@ mod tests {
         assert_eq!(given(outcome), [7]);
         let more: Vec<u32> = looks().iter().zip(before).map(|(now, before)| now - before).collect();
         assert_eq!(more, [1, 1, 0], "the first leaves it, the second takes it, the third is left alone");
+    }
+
+    /// A group that nobody waits in any more ends, whichever way its last poll went; else there would be one for every
+    /// worker that ever came.
+    #[tokio::test]
+    async fn a_group_ends_with_its_last_poll() {
+        for way in ["withdrawn", "told", "given"] {
+            let matchmaker = Arc::new(Matchmaker::default());
+            let given = Arc::new(AtomicU32::new(0));
+            let Place { ticket, outcome, fresh } = matchmaker.park(KEY, session("w"), 1, None);
+            let tracker = run(&matchmaker, fresh.unwrap(), Arc::clone(&given));
+            settled().await;
+            match way {
+                "withdrawn" => assert!(Matchmaker::withdraw(&ticket)),
+                "told" => matchmaker.draining(NamespaceId::DEFAULT, &session("w")),
+                _ => {
+                    given.store(3, Ordering::SeqCst);
+                    matchmaker.wake(NamespaceId::DEFAULT, &[1]);
+                }
+            }
+            tokio::time::timeout(Duration::from_secs(10), tracker.wait()).await.unwrap_or_else(|_| panic!("{way}"));
+            assert!(!matchmaker.has_parked(NamespaceId::DEFAULT));
+            drop(outcome);
+        }
     }
 }
