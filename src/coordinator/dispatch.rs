@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::error::Fault;
+use super::handover::HandOver;
 use super::record::Recorded;
 use super::{Coordinator, Error};
 use crate::domain::refusal::Refusal;
@@ -27,6 +28,13 @@ pub struct Request {
     pub digest: Digest,
 }
 
+impl Request {
+    /// What makes it the same as another.
+    pub(super) fn identity(&self) -> Identity {
+        Identity { key: self.idempotency_key.clone(), digest: self.digest }
+    }
+}
+
 /// A run that a dispatch made, or had made before.
 #[derive(Debug, Clone)]
 pub struct Dispatched {
@@ -37,7 +45,8 @@ pub struct Dispatched {
 }
 
 impl Coordinator {
-    /// Records a run with its task and its event in one transaction, and wakes polls that may take it.
+    /// Records a run with its task and its event in one transaction, and wakes polls that may take it; a poll that waits
+    /// here for nothing else is given it by the same transaction.
     ///
     /// A repeat, by key or without a key by identity, answers the run as it is now. Cancellation safe: once called,
     /// the dispatch is recorded or refused whether or not the caller stays.
@@ -58,15 +67,15 @@ impl Coordinator {
     async fn dispatch_once(&self, namespace: NamespaceId, request: &Request) -> Result<Dispatched, Fault> {
         let parts = &self.0;
         let selector_no = parts.catalog.selector_no(&parts.db, namespace, &request.dispatch.selector).await?;
-        let identity = Identity { key: request.idempotency_key.clone(), digest: request.digest };
+        let identity = request.identity();
         let (started, recorded) = if request.dispatch.parent.is_none() && identity.key.is_none() {
             // What is written is one statement, which leaves nothing behind when a twin was first: it needs no transaction
             // around it.
             let mut conn = parts.db.conn().await?;
-            self.start(&mut conn, namespace, request, selector_no, &identity).await?
+            self.start(&mut conn, namespace, request, selector_no).await?
         } else {
             let mut tx = parts.db.begin().await?;
-            let (started, recorded) = self.start(&mut tx, namespace, request, selector_no, &identity).await?;
+            let (started, recorded) = self.start(&mut tx, namespace, request, selector_no).await?;
             match recorded {
                 Some(_) => Db::commit(tx).await?,
                 // It takes the key that this very dispatch wrote before it met its twin.
@@ -74,7 +83,14 @@ impl Coordinator {
             }
             (started, recorded)
         };
-        if let Some(recorded) = recorded {
+        if let Some((recorded, poll)) = recorded {
+            if let Some(poll) = poll {
+                // Before all else: somebody waits for it.
+                let gone = poll.give(self.settings().ack_timeout, request);
+                if !gone.is_empty() {
+                    self.take_back(namespace, gone).await;
+                }
+            }
             let run = self.announce(namespace, recorded).await.swap_remove(0);
             tracing::info!(run = %request.dispatch.key, selector = %request.dispatch.selector, "dispatched");
             return Ok(Dispatched { run, replayed: false });
@@ -100,18 +116,18 @@ impl Coordinator {
         namespace: NamespaceId,
         request: &Request,
         selector_no: SelectorNo,
-        identity: &Identity,
-    ) -> store::Result<(Result<(), Refusal>, Option<Recorded>)> {
+    ) -> store::Result<(Result<(), Refusal>, Option<(Recorded, Option<HandOver>)>)> {
         let dispatch = &request.dispatch;
         if let Err(refusal) = self.needs_parent(conn, namespace, dispatch.parent.as_ref()).await? {
             return Ok((Err(refusal), None));
         }
         let situation = self.0.catalog.situation(conn, namespace, selector_no).await?;
-        match dispatch.clone().start(selector_no, &situation.0, AttemptId(new_uuid())) {
+        let attempt_id = AttemptId(new_uuid());
+        match dispatch.clone().start(selector_no, &situation.0, attempt_id) {
             Ok(transition) => {
-                let recorded =
-                    self.record_new(conn, namespace, &transition, situation, identity, &request.payload).await?;
-                Ok((Ok(()), recorded))
+                let poll = self.poll_for(namespace, &transition, &situation);
+                let recorded = self.record_new(conn, namespace, &transition, situation, request, poll.as_ref()).await?;
+                Ok((Ok(()), recorded.map(|(recorded, given)| (recorded, poll.filter(|_| given)))))
             }
             Err(refusal) => Ok((Err(refusal), None)),
         }

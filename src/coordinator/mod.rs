@@ -36,6 +36,7 @@ mod clock;
 pub mod error;
 mod expiry;
 mod family;
+mod handover;
 mod holder;
 mod namespaces;
 mod record;

@@ -7,12 +7,15 @@ use serde::Serialize;
 
 use super::Coordinator;
 use super::catalog::Fitting;
+use super::dispatch::Request;
+use super::handover::HandOver;
 use crate::domain::condition::Situation;
 use crate::domain::labels::Labels;
 use crate::domain::run::{Run, Status};
 use crate::domain::snapshot::{HoldSnapshot, RunSnapshot, Waiting};
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
-use crate::ids::{NamespaceId, SelectorNo, new_uuid};
+use crate::ids::{NamespaceId, SelectorNo, WorkerId, new_uuid};
+use crate::store::create::Created;
 use crate::store::event::NewEvent;
 use crate::store::{self, Conn};
 
@@ -32,6 +35,8 @@ struct Told {
     claimable: bool,
     /// Whether it was only just dispatched, so that nobody has a slot more than before.
     fresh: bool,
+    /// The worker that has a slot more than before, and nobody else has.
+    freed: Option<WorkerId>,
 }
 
 impl Told {
@@ -40,6 +45,17 @@ impl Told {
             run: transition.run().clone(),
             claimable: matches!(transition.task(), TaskChange::Create(_) | TaskChange::Return { .. }),
             fresh: matches!(transition.attempt(), AttemptChange::Create | AttemptChange::Follow { .. }),
+            freed: match transition.attempt() {
+                // One that had not begun may have been claimed by anybody.
+                AttemptChange::End(_) => {
+                    transition.run().worker_id.clone().filter(|_| transition.run().started_at.is_some())
+                }
+                AttemptChange::Create
+                | AttemptChange::Follow { .. }
+                | AttemptChange::Keep
+                | AttemptChange::Start { .. }
+                | AttemptChange::Replace(_) => None,
+            },
         }
     }
 }
@@ -88,40 +104,77 @@ impl Coordinator {
         Ok(recorded)
     }
 
-    /// Records a new run, unless its twin was first: then nothing.
+    /// Records a new run, unless its twin was first: then nothing. Answers whether it is claimed for the poll.
     pub(super) async fn record_new(
         &self,
         tx: &mut Conn,
         namespace: NamespaceId,
         transition: &Transition,
         situation: (Situation, Fitting),
-        identity: &store::create::Identity,
-        payload: &store::create::Payload,
-    ) -> store::Result<Option<Recorded>> {
-        let mut seen = HashMap::from([(transition.run().selector_no, situation)]);
-        let snapshot = self.snapshot(tx, namespace, transition, &mut seen).await?;
-        let event = event(&snapshot);
-        if !store::create::create(tx, namespace, transition, identity, payload, &event).await? {
-            return Ok(None);
-        }
-        Ok(Some(Recorded {
-            runs: vec![snapshot],
-            told: vec![Told::of(transition)],
-            fitting: seen.into_iter().map(|(no, (_, fitting))| (no, fitting)).collect(),
-        }))
+        request: &Request,
+        poll: Option<&HandOver>,
+    ) -> store::Result<Option<(Recorded, bool)>> {
+        let (seen, fitting) = situation;
+        let TaskChange::Create(hold) = transition.task() else {
+            return Err(store::Error::Unreadable("a new run has a task".into()));
+        };
+        let snapshot =
+            |claimed| RunSnapshot::of(transition.run(), Some(&Waiting { hold: *hold, claimed, situation: seen }));
+        let waiting = snapshot(None);
+        let claim = poll.and_then(|poll| Some((poll, poll.asks()?)));
+        let claimed = claim.map(|(poll, asks)| {
+            let claimed = snapshot(Some((asks.0.worker_id.clone(), transition.at())));
+            let data = event(&claimed).data;
+            (poll.token.digest(), asks, claimed, data)
+        });
+        let hand_over = claimed.as_ref().map(|(token, (session, label_set_no, poll_id), _, data)| {
+            let ack_timeout = self.settings().ack_timeout;
+            store::create::HandOver {
+                session,
+                label_set_no: *label_set_no,
+                poll_id: *poll_id,
+                token: *token,
+                ack_timeout,
+                data,
+            }
+        });
+        let created = store::create::create(
+            tx,
+            namespace,
+            transition,
+            &request.identity(),
+            &request.payload,
+            &event(&waiting),
+            hand_over,
+        )
+        .await?;
+        let run = match (created, claimed) {
+            (Created::Not, _) => return Ok(None),
+            (Created::Claimed, Some((_, _, claimed, _))) => claimed,
+            (Created::Waiting | Created::Claimed, _) => waiting,
+        };
+        let given = created == Created::Claimed;
+        let told = Told { claimable: !given, ..Told::of(transition) };
+        let fitting = HashMap::from([(transition.run().selector_no, fitting)]);
+        Ok(Some((Recorded { runs: vec![run], told: vec![told], fitting }, given)))
     }
 
     /// Tells those who wait, after the commit: readers of these runs, and polls that could take what is claimable now
     /// or have a slot that was freed.
     pub(super) async fn announce(&self, namespace: NamespaceId, recorded: Recorded) -> Vec<RunSnapshot> {
         self.0.feeds.committed();
-        for Told { run, claimable, fresh } in &recorded.told {
+        for Told { run, claimable, fresh, freed } in &recorded.told {
             self.0.watch.changed(namespace, &run.key, run.version);
             if *claimable && !fresh {
                 // It came back: its hold may have run out in a gap while somebody had it.
                 self.suspect(namespace, run.selector_no);
             }
-            if !*claimable && run.status == Status::Running {
+            // Nobody has a slot more than before, and nothing waits that did not.
+            if !*claimable && (*fresh || run.status == Status::Running) {
+                continue;
+            }
+            if let Some(worker) = freed {
+                self.0.matchmaker.freed(namespace, worker);
                 continue;
             }
             match recorded.fitting.get(&run.selector_no) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{GroupKey, Outcome, Parked};
-use crate::ids::SessionKey;
+use crate::ids::{SessionKey, WorkerId};
 
 /// How soon a look that was beaten to what it saw is repeated.
 const BEATEN: Duration = Duration::from_millis(20);
@@ -22,6 +22,8 @@ const FAILING: Duration = Duration::from_secs(1);
 pub struct Group<T> {
     /// Whose polls.
     pub key: GroupKey,
+    /// The worker whose label set that is.
+    pub(super) worker: WorkerId,
     polls: Mutex<Polls<T>>,
     wake: Notify,
 }
@@ -32,8 +34,12 @@ struct Polls<T> {
     offered: bool,
     /// The groups that the task is for if this one leaves it.
     next: Vec<GroupKey>,
-    /// Those that are being looked for at this moment, by number.
+    /// Those that are being looked for at this moment, or that a dispatch has taken out for its own task, by number.
     looking: HashMap<u64, InHand<T>>,
+    /// Whether it was woken since it began to look last.
+    woken: bool,
+    /// Whether there was nothing for it when it looked last, and it was not woken since: what is dispatched now is first.
+    idle: bool,
 }
 
 struct Waiting<T> {
@@ -44,7 +50,14 @@ struct Waiting<T> {
     leaving: bool,
 }
 
-/// A poll in the hands of a look: what it will be told instead of going back, if that came up meanwhile.
+impl<T> Waiting<T> {
+    /// Whether there was nothing for it when it was looked for, and its client waits.
+    fn is_ready(&self) -> bool {
+        self.looked && !self.leaving && !self.poll.answer.is_closed()
+    }
+}
+
+/// A poll in the hands of a look, or of a dispatch: what it will be told instead of going back, if that came up meanwhile.
 struct InHand<T> {
     session: SessionKey,
     verdict: Option<Outcome<T>>,
@@ -74,10 +87,16 @@ pub enum LookEnd {
 }
 
 impl<T> Group<T> {
-    pub(super) fn new(key: GroupKey) -> Self {
-        let polls =
-            Mutex::new(Polls { waiting: VecDeque::new(), offered: false, next: Vec::new(), looking: HashMap::new() });
-        Self { key, polls, wake: Notify::new() }
+    pub(super) fn new(key: GroupKey, worker: WorkerId) -> Self {
+        let polls = Polls {
+            waiting: VecDeque::new(),
+            offered: false,
+            next: Vec::new(),
+            looking: HashMap::new(),
+            woken: false,
+            idle: false,
+        };
+        Self { key, worker, polls: Mutex::new(polls), wake: Notify::new() }
     }
 
     /// Looks again and again until no poll is left or `retire` agrees that none has come.
@@ -101,17 +120,24 @@ impl<T> Group<T> {
             // Armed before the look: what is dispatched from here on is either seen by the look or wakes the wait.
             let woken = self.wake.notified();
             tokio::pin!(woken);
-            woken.as_mut().enable();
+            if woken.as_mut().enable() {
+                // It was woken before: this look is the answer to that.
+                woken.set(self.wake.notified());
+                woken.as_mut().enable();
+            }
             let (polls, next) = self.take_present();
             if polls.is_empty() {
                 pass_on(&next);
                 if retire() {
                     return;
                 }
+                // A poll has come, and woke it; or a dispatch has one, and wakes it when it gives it back.
+                woken.await;
                 continue;
             }
             let Looked { polls, end, more } = look(polls).await;
             let gone = self.settle(polls);
+            self.looked(end == LookEnd::Done && !more);
             if more {
                 pass_on(&next);
             }
@@ -136,8 +162,35 @@ impl<T> Group<T> {
         }
     }
 
+    /// Wakes it because there may be something to take.
     pub(super) fn wake(&self) {
+        let mut polls = self.polls();
+        polls.woken = true;
+        polls.idle = false;
+        drop(polls);
         self.wake.notify_one();
+    }
+
+    /// The number of the poll that a dispatch may take out now, the one that has waited the longest: none unless whatever
+    /// is dispatched now is first in its line.
+    pub(super) fn ready(&self) -> Option<u64> {
+        let polls = self.polls();
+        polls.waiting.iter().find(|waiting| polls.idle && waiting.is_ready()).map(|waiting| waiting.poll.number)
+    }
+
+    /// Takes that poll out, in the hands of a dispatch until it is [settled](Self::settle).
+    pub(super) fn take_ready(&self) -> Option<Parked<T>> {
+        let mut polls = self.polls();
+        let at = polls.waiting.iter().position(Waiting::is_ready).filter(|_| polls.idle)?;
+        let poll = polls.waiting.remove(at)?.poll;
+        polls.looking.insert(poll.number, InHand { session: poll.session.clone(), verdict: None });
+        Some(poll)
+    }
+
+    /// Remembers how a look went, for dispatches that come now.
+    fn looked(&self, nothing_left: bool) {
+        let mut polls = self.polls();
+        polls.idle = nothing_left && !polls.woken;
     }
 
     /// Wakes it for a task that is for these other groups if it leaves it.
@@ -173,7 +226,8 @@ impl<T> Group<T> {
         }
         polls.waiting.push_back(Waiting { poll, looked: false, leaving: false });
         drop(polls);
-        self.wake();
+        // It is to be looked for; there is no more to take than before.
+        self.wake.notify_one();
     }
 
     /// Takes a poll out whose wait is over. False when its outcome is still to come: it is being looked for, or has
@@ -237,8 +291,9 @@ impl<T> Group<T> {
     /// they leave it; drops the others.
     fn take_present(&self) -> (Vec<Parked<T>>, Vec<GroupKey>) {
         let mut polls = self.polls();
-        let Polls { waiting, offered, next, looking } = &mut *polls;
+        let Polls { waiting, offered, next, looking, woken, idle: _ } = &mut *polls;
         *offered = false;
+        *woken = false;
         let next = std::mem::take(next);
         let present = waiting.drain(..).filter(|waiting| !waiting.poll.answer.is_closed());
         let taken = present.map(|Waiting { poll, leaving, .. }| {
@@ -251,7 +306,7 @@ impl<T> Group<T> {
 
     /// Answers the polls that a look was for: with what they are given, or with what came up meanwhile. The others go
     /// back, before those that came since. Returns what could not be delivered.
-    fn settle(&self, looked: Vec<(Parked<T>, Vec<T>)>) -> Vec<T> {
+    pub(super) fn settle(&self, looked: Vec<(Parked<T>, Vec<T>)>) -> Vec<T> {
         let mut polls = self.polls();
         let mut gone = Vec::new();
         for (poll, tasks) in looked.into_iter().rev() {

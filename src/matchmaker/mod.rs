@@ -7,6 +7,7 @@
 //! given anything.
 
 mod group;
+mod reservation;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::domain::session::EndReason;
-use crate::ids::{LabelSetNo, NamespaceId, SessionKey};
+use crate::ids::{LabelSetNo, NamespaceId, SessionKey, WorkerId};
 
 pub use group::{Group, LookEnd, Looked};
+pub use reservation::Reservation;
 
 /// What becomes of a parked poll.
 #[derive(Debug)]
@@ -56,12 +58,14 @@ pub struct Matchmaker<T> {
 
 struct State<T> {
     groups: HashMap<GroupKey, Arc<Group<T>>>,
+    /// The groups of each worker: a label set is one worker's, and it has another whenever its labels change.
+    of_worker: HashMap<(NamespaceId, WorkerId), Vec<GroupKey>>,
     next: u64,
 }
 
 impl<T> Default for Matchmaker<T> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { groups: HashMap::new(), next: 0 }) }
+        Self { state: Mutex::new(State { groups: HashMap::new(), of_worker: HashMap::new(), next: 0 }) }
     }
 }
 
@@ -72,7 +76,7 @@ impl<T> Matchmaker<T> {
         let mut state = self.state();
         state.next += 1;
         let number = state.next;
-        let (group, fresh) = Self::group(&mut state, key);
+        let (group, fresh) = Self::group(&mut state, key, &session.worker_id);
         group.push(Parked { number, session, max_tasks, poll_id, answer });
         let ticket = Ticket { group: Arc::clone(&group), number };
         Place { ticket, outcome, fresh: fresh.then_some(group) }
@@ -90,6 +94,13 @@ impl<T> Matchmaker<T> {
         Self::of_label_sets(&self.state(), namespace, label_sets).for_each(|group| group.wake());
     }
 
+    /// Wakes the groups of a worker, which has a slot more than before.
+    pub fn freed(&self, namespace: NamespaceId, worker: &WorkerId) {
+        let state = self.state();
+        let groups = state.of_worker.get(&(namespace, worker.clone())).into_iter().flatten();
+        groups.filter_map(|key| state.groups.get(key)).for_each(|group| group.wake());
+    }
+
     /// Wakes one of the groups of these label sets, for a task that each of them may take: were all woken, all would look,
     /// and all but one in vain. If it leaves the task, it passes the word on.
     pub fn offer(&self, namespace: NamespaceId, label_sets: &[i64]) {
@@ -98,6 +109,18 @@ impl<T> Matchmaker<T> {
         if let Some(first) = fitting.iter().min_by_key(|group| group.turn()) {
             first.offer(fitting.iter().map(|group| group.key).filter(|key| *key != first.key));
         }
+    }
+
+    /// Takes out a parked poll of one of the groups of these label sets, for a task that is not saved yet; of those that
+    /// may be given it before all else, the one that has waited the longest.
+    pub fn reserve(&self, namespace: NamespaceId, label_sets: &[i64]) -> Option<Reservation<T>> {
+        let group = {
+            let state = self.state();
+            let ready = Self::of_label_sets(&state, namespace, label_sets);
+            let ready = ready.filter_map(|group| Some((group.ready()?, group)));
+            Arc::clone(ready.min_by_key(|(number, _)| *number)?.1)
+        };
+        Reservation::of(group)
     }
 
     /// Offers what one group has left to that of these whose turn it is.
@@ -175,6 +198,13 @@ impl<T> Matchmaker<T> {
         let empty = group.is_empty();
         if empty {
             state.groups.remove(&key);
+            let worker = (key.0, group.worker.clone());
+            if let Some(of_worker) = state.of_worker.get_mut(&worker) {
+                of_worker.retain(|other| *other != key);
+                if of_worker.is_empty() {
+                    state.of_worker.remove(&worker);
+                }
+            }
         }
         empty
     }
@@ -193,9 +223,14 @@ impl<T> Matchmaker<T> {
     }
 
     /// The group of a key, and whether it is new.
-    fn group(state: &mut State<T>, key: GroupKey) -> (Arc<Group<T>>, bool) {
-        let fresh = !state.groups.contains_key(&key);
-        (Arc::clone(state.groups.entry(key).or_insert_with(|| Arc::new(Group::new(key)))), fresh)
+    fn group(state: &mut State<T>, key: GroupKey, worker: &WorkerId) -> (Arc<Group<T>>, bool) {
+        if let Some(group) = state.groups.get(&key) {
+            return (Arc::clone(group), false);
+        }
+        let group = Arc::new(Group::new(key, worker.clone()));
+        state.groups.insert(key, Arc::clone(&group));
+        state.of_worker.entry((key.0, worker.clone())).or_default().push(key);
+        (group, true)
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {

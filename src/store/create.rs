@@ -1,4 +1,5 @@
-//! Records a dispatch: run, attempt, task, payload, event and key, in one statement.
+//! Records a dispatch: run, attempt, task, payload, event and key, in one statement; and, when a poll waits for it, the
+//! claim of that poll's session.
 
 use sqlx::PgConnection;
 
@@ -6,7 +7,7 @@ use super::error::{Error, Result};
 use super::rows;
 use crate::domain::labels;
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
-use crate::ids::{Digest, NamespaceId, RunKey};
+use crate::ids::{Digest, NamespaceId, RunKey, SessionKey};
 
 /// What a dispatch carries for its worker: opaque text, and JSON as it was sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,12 +31,45 @@ pub struct Identity {
     pub digest: Digest,
 }
 
-/// Records a new run unless its identity or its key is taken; answers whether it did. Waits for a twin in flight.
+/// A parked poll that the task may be saved already claimed for.
+#[derive(Debug, Clone, Copy)]
+pub struct HandOver<'a> {
+    /// Whose poll.
+    pub session: &'a SessionKey,
+    /// What that session is believed to offer.
+    pub label_set_no: i64,
+    /// Its client's name for the poll.
+    pub poll_id: Option<&'a str>,
+    /// The digest of the claim's token.
+    pub token: Digest,
+    /// How long it may take to be acknowledged.
+    pub ack_timeout: std::time::Duration,
+    /// The event's data if it is claimed: its snapshot says so.
+    pub data: &'a str,
+}
+
+/// What became of a dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// Nothing: its identity or its key is taken.
+    Not,
+    /// It waits.
+    Waiting,
+    /// It is claimed for the poll, as of the transition's moment, with the run's first fence.
+    Claimed,
+}
+
+/// Records a new run unless its identity or its key is taken. Waits for a twin in flight.
+///
+/// It is claimed for the poll's session if that is alive, not draining, offers what it is believed to and has a slot, all
+/// judged under its lock, which nothing waits for: a session that somebody else has locked just now is passed over. The
+/// slots are counted by a function, which sees what was committed before the lock; the statement itself does not.
 ///
 /// The idempotency key is locked first, then the run: the order of every transaction.
 ///
 /// # Errors
 /// Of the database. [`Error::Statement`] never for a twin.
+#[expect(clippy::too_many_lines, reason = "one statement, and what goes into it")]
 pub async fn create(
     conn: &mut PgConnection,
     namespace: NamespaceId,
@@ -43,7 +77,8 @@ pub async fn create(
     identity: &Identity,
     payload: &Payload,
     event: &super::event::NewEvent,
-) -> Result<bool> {
+    poll: Option<HandOver<'_>>,
+) -> Result<Created> {
     let (AttemptChange::Create, TaskChange::Create(hold)) = (transition.attempt(), transition.task()) else {
         return Err(Error::Unreadable("only a transition that creates an attempt creates a run".into()));
     };
@@ -51,9 +86,19 @@ pub async fn create(
     let (root_dag, root_run) = names(run.root.as_ref());
     let (parent_dag, parent_run) = names(run.parent.as_ref());
     let labels: Vec<String> = run.labels.iter().map(|(key, value)| labels::term(key, value)).collect();
-    let created = sqlx::query_scalar!(
+    let token = poll.map(|poll| poll.token.0);
+    let created = sqlx::query!(
         r#"/* store::create::create */
-        WITH k AS (
+        WITH s AS MATERIALIZED (
+            SELECT worker_id, session_id, slots FROM worker_session
+            WHERE namespace_id = $1 AND worker_id = $32::text AND session_id = $33::text AND label_set_no = $34
+              AND ended_at IS NULL AND present_from IS NOT NULL AND last_seen + stale_after > roadstead_now()
+            FOR NO KEY UPDATE SKIP LOCKED
+        ), g AS MATERIALIZED (
+            SELECT worker_id, session_id, $35::text AS poll_id, $36::bytea AS digest, $6::timestamptz AS at,
+                   $6::timestamptz + $37::bigint * interval '1 microsecond' AS until
+            FROM s WHERE slots > roadstead_used_slots($1, worker_id, session_id)
+        ), k AS (
             INSERT INTO idempotency_key (namespace_id, key, request_digest, dag_name, run_id, created_at)
             SELECT $1, $2::text, $3, $4, $5, $6 WHERE $2::text IS NOT NULL
             ON CONFLICT DO NOTHING
@@ -73,9 +118,11 @@ pub async fn create(
             SELECT $1, $9, $4, $5, $10, $11, 'queued', $6 FROM r
         ), t AS (
             INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait,
-                              hold_until, fence)
+                              hold_until, fence, worker_id, session_id, poll_id, token_digest, claimed_at, claim_until)
             SELECT $1, $9, $4, $5, $12, $14, $21::timestamptz, $13::bigint * interval '1 microsecond',
-                   $21::timestamptz + $13::bigint * interval '1 microsecond', 0 FROM r
+                   $21::timestamptz + $13::bigint * interval '1 microsecond', (g.at IS NOT NULL)::int,
+                   g.worker_id, g.session_id, g.poll_id, g.digest, g.at, g.until
+            FROM r LEFT JOIN g ON true
         ), p AS (
             INSERT INTO payload (namespace_id, dag_name, run_id, definition, params, context, previous)
             SELECT $1, $4, $5, $22, $23, $24, $31 FROM r
@@ -84,11 +131,12 @@ pub async fn create(
             SELECT $1, term, $6, $4, $5 FROM r CROSS JOIN unnest($28::text[]) AS term
         ), e AS (
             INSERT INTO event (namespace_id, dag_name, run_id, run_seq, event_id, type, occurred_at, data)
-            SELECT $1, $4, $5, $8, $25, $26, $6, $27 FROM r
+            SELECT $1, $4, $5, $8, $25, $26, $6, CASE WHEN g.at IS NULL THEN $27 ELSE $38 END
+            FROM r LEFT JOIN g ON true
         ), u AS (
             INSERT INTO event_unstamped (namespace_id, dag_name, run_id, run_seq) SELECT $1, $4, $5, $8 FROM r
         )
-        SELECT count(*) AS "created!" FROM r"#,
+        SELECT EXISTS (SELECT FROM r) AS "created!", EXISTS (SELECT FROM g) AS "claimed!""#,
         namespace.0,
         identity.key.as_deref(),
         &identity.digest.0[..],
@@ -120,10 +168,21 @@ pub async fn create(
         run.max_attempts,
         run.retry.as_ref().map(|retry| serde_json::json!(retry)),
         payload.previous,
+        poll.map(|poll| poll.session.worker_id.as_str()),
+        poll.map(|poll| poll.session.session_id.as_str()),
+        poll.map(|poll| poll.label_set_no),
+        poll.and_then(|poll| poll.poll_id),
+        token.as_ref().map(|digest| &digest[..]),
+        poll.map(|poll| rows::micros(poll.ack_timeout)),
+        poll.map(|poll| poll.data),
     )
     .fetch_one(conn)
     .await?;
-    Ok(created == 1)
+    Ok(match (created.created, created.claimed) {
+        (false, _) => Created::Not,
+        (true, false) => Created::Waiting,
+        (true, true) => Created::Claimed,
+    })
 }
 
 /// What stands in the way of a dispatch that was not recorded.

@@ -20,6 +20,7 @@ mod drain;
 mod embedded;
 mod families;
 mod feed;
+mod handover;
 mod harness;
 mod hold_model;
 mod holds;

@@ -177,3 +177,54 @@ async fn a_group_ends_with_its_last_poll() {
         drop(outcome);
     }
 }
+
+/// A dispatch may have a poll only while nothing is left for its group: after a look that found nothing, until it is woken.
+#[tokio::test]
+async fn a_poll_is_reserved_only_when_nothing_is_left_for_it() {
+    let matchmaker = Arc::new(Matchmaker::default());
+    let reserve = || matchmaker.reserve(NamespaceId::DEFAULT, &[1]);
+    let first = matchmaker.park(KEY, session("w"), 1, Some("p".to_owned()));
+    assert!(reserve().is_none(), "nobody has looked for it");
+    let tracker = run(&matchmaker, first.fresh.unwrap(), Arc::default());
+    while reserve().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let given_back = reserve();
+    assert!(given_back.is_none(), "the one before was given back, and woke the group");
+    while reserve().is_none() {
+        tokio::task::yield_now().await;
+    }
+    matchmaker.wake(NamespaceId::DEFAULT, &[1]);
+    assert!(reserve().is_none(), "something may have come that is older");
+    let reservation = loop {
+        match reserve() {
+            Some(reservation) => break reservation,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(reservation.asks(), Some((&session("w"), 1, Some("p"))));
+    assert!(reserve().is_none(), "it is in hand");
+    assert_eq!(reservation.give(vec![5]), [0; 0]);
+    assert_eq!(given(first.outcome.await), [5]);
+    tracker.wait().await;
+}
+
+#[tokio::test]
+async fn what_a_reserved_poll_is_told_meanwhile_it_hears_unless_it_is_given_something() {
+    let matchmaker = Arc::new(Matchmaker::default());
+    let polls = ["w", "v"].map(|name| matchmaker.park(KEY, session(name), 1, None));
+    let [first, second] = polls;
+    let tracker = run(&matchmaker, first.fresh.unwrap(), Arc::default());
+    let mut reserved = Vec::new();
+    while reserved.len() < 2 {
+        reserved.extend(matchmaker.reserve(NamespaceId::DEFAULT, &[1]));
+        tokio::task::yield_now().await;
+    }
+    matchmaker.draining(NamespaceId::DEFAULT, &session("w"));
+    matchmaker.draining(NamespaceId::DEFAULT, &session("v"));
+    drop(reserved.remove(0));
+    assert!(matches!(first.outcome.await, Ok(Outcome::Draining)));
+    drop(second.outcome);
+    assert_eq!(reserved.remove(0).give(vec![6]), [6], "its client has gone");
+    tracker.wait().await;
+}
