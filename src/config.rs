@@ -58,7 +58,8 @@ pub struct Database {
     /// `database.pg_bin_dir`: the folder with `postgres` and `initdb` for the embedded Postgres. Default: searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pg_bin_dir: Option<PathBuf>,
-    /// `database.max_connections`: how many connections a replica holds at the most. Parked polls hold none. Default 16.
+    /// `database.max_connections`: how many connections a replica holds at the most. Parked polls hold none. Default 8
+    /// (docs/adr/0021).
     pub max_connections: u32,
 }
 
@@ -177,7 +178,7 @@ impl Config {
                 url: given.take("database.url", None, |url| DatabaseUrl::parse(url).map(Some)),
                 data_dir: given.take("database.data_dir", default_data_dir(as_root, &env), folder),
                 pg_bin_dir: given.take("database.pg_bin_dir", None, |text| folder(text).map(Some)),
-                max_connections: given.take("database.max_connections", 16, |text| http::number(text, 4, 1_000)),
+                max_connections: given.take("database.max_connections", 8, |text| http::number(text, 4, 1_000)),
             },
             coordinator: Coordinator::take(&mut given),
             auth: Auth::take(&mut given),

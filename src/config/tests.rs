@@ -46,7 +46,7 @@ fn defaults_stand_when_nothing_is_set() {
     assert_eq!((config.http.write_timeout, config.http.keep_alive_timeout), (30 * SECOND, 75 * SECOND));
     assert_eq!(config.database.url, None);
     assert_eq!(config.database.pg_bin_dir, None);
-    assert_eq!(config.database.max_connections, 16);
+    assert_eq!(config.database.max_connections, 8);
     let Coordinator {
         worker_wait_timeout,
         worker_wait_timeout_max,
