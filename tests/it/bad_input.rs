@@ -79,9 +79,10 @@ async fn a_body_over_the_limit_is_told_and_costs_no_memory() {
         let problem = post_text(&t.client, "/v1/runs", body(most + 1)).await.problem(413, "payload-too-large");
         assert_eq!(problem["action"], "fix_request");
         let before = service.memory();
-        for _ in 0..3 {
-            let reply = write_all_then_read(&t.client, 300 << 20).await;
-            assert!(reply.starts_with("HTTP/1.1 413"), "{reply}");
+        // Whether it says how much is to come or not.
+        for chunked in [false, true, false, true] {
+            let reply = write_all_then_read(&t.client, 300, chunked).await;
+            assert!(reply.starts_with("HTTP/1.1 413"), "{chunked}: {reply}");
             assert!(reply.contains("application/problem+json") && reply.contains("payload-too-large"), "{reply}");
         }
         let grown = service.memory().saturating_sub(before);
@@ -90,18 +91,24 @@ async fn a_body_over_the_limit_is_told_and_costs_no_memory() {
     .await;
 }
 
-/// As clients do that look at the answer only when they have sent everything.
-async fn write_all_then_read(client: &Client, bytes: usize) -> String {
+/// As clients do that look at the answer only when they have sent everything, so many MiB: declared, or in chunks of one.
+async fn write_all_then_read(client: &Client, mebibytes: usize, chunked: bool) -> String {
     let address = client.url().strip_prefix("http://").unwrap();
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let length =
+        if chunked { "transfer-encoding: chunked".into() } else { format!("content-length: {}", mebibytes << 20) };
     let head = format!(
         "POST /v1/runs HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\nconnection: close\r\n\
-         content-length: {bytes}\r\n\r\n"
+         {length}\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    let piece = vec![b'x'; 1 << 20];
-    for _ in 0..bytes / piece.len() {
-        stream.write_all(&piece).await.expect("the service takes all of it");
+    let text = "x".repeat(1 << 20);
+    let piece = if chunked { format!("{:x}\r\n{text}\r\n", text.len()) } else { text };
+    for _ in 0..mebibytes {
+        stream.write_all(piece.as_bytes()).await.expect("the service takes all of it");
+    }
+    if chunked {
+        stream.write_all(b"0\r\n\r\n").await.expect("the service takes all of it");
     }
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await.unwrap();

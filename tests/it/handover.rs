@@ -186,11 +186,14 @@ async fn a_report_wakes_the_polls_of_its_own_worker_only() {
             polls.spawn(async move { other.poll(30.0).await });
         }
         until("each has been looked for", async || tap.count(LOOK) >= 11).await;
+        // From now on it is known whom the first run's selector fits. Offered to one of them, who leaves it.
+        client.dispatch("later", json!({"not_before": "2100-01-01T00:00:00Z"})).await.ok();
+        until("it was offered", async || tap.count(LOOK) >= 12).await;
         let own = tokio::spawn({
             let worker = worker.clone();
             async move { worker.poll(30.0).await }
         });
-        until("its own, too", async || tap.count(LOOK) >= 12).await;
+        until("its own, too", async || tap.count(LOOK) >= 13).await;
         let looks = tap.count(LOOK);
         worker.report(&first, "succeeded").await.ok();
         let next = own.await.unwrap();
