@@ -145,9 +145,10 @@ impl Coordinator {
         let taken: usize = asking.iter().flatten().map(|poll| poll.claims.len()).sum();
         let more = full_look || taken + others < seen;
         let Some(now) = clock else { return Ok(Claimed { given: Vec::new(), end, more }) };
-        self.reserve(&mut tx, namespace, &asking, now).await?;
+        let until = self.claim_until(now);
+        reserve(&mut tx, namespace, &asking, now, until).await?;
         let contents = if let Some(contents) = sole_contents.filter(|_| taken == 1) {
-            vec![contents.claimed(now + self.settings().ack_timeout)]
+            vec![contents.claimed(until)]
         } else {
             let ids: Vec<_> = asking.iter().flatten().flat_map(Asking::ids).collect();
             store::contents::read(&mut tx, namespace, &ids).await?
@@ -274,27 +275,9 @@ impl Coordinator {
         self.settings().worker_wait_timeout_max.max(longest) + KEPT_LONGER
     }
 
-    async fn reserve(
-        &self,
-        tx: &mut Conn,
-        namespace: NamespaceId,
-        asking: &[Option<Asking>],
-        now: Timestamp,
-    ) -> Result<(), Fault> {
-        let claims: Vec<NewClaim> = asking
-            .iter()
-            .flatten()
-            .flat_map(|poll| {
-                poll.claims.iter().map(|(attempt_id, token)| NewClaim {
-                    attempt_id: *attempt_id,
-                    session: poll.session.clone(),
-                    poll_id: poll.poll_id.clone(),
-                    token: token.digest(),
-                })
-            })
-            .collect();
-        store::claim::write(tx, namespace, &claims, now, self.settings().ack_timeout).await?;
-        Ok(())
+    /// Until when a claim made now must be acknowledged.
+    pub(super) fn claim_until(&self, now: Timestamp) -> Timestamp {
+        now + self.settings().ack_timeout
     }
 
     /// Takes back what was claimed for a poll whose client had gone when it was to be handed over; not what has gone on
@@ -359,6 +342,30 @@ fn assign(asking: &mut [Option<Asking>], candidate: &Candidate, bytes: usize, no
         }
         None => large.into_iter().for_each(|poll| poll.full = true),
     }
+}
+
+/// Writes what the polls are given.
+async fn reserve(
+    tx: &mut Conn,
+    namespace: NamespaceId,
+    asking: &[Option<Asking>],
+    now: Timestamp,
+    until: Timestamp,
+) -> Result<(), Fault> {
+    let claims: Vec<NewClaim> = asking
+        .iter()
+        .flatten()
+        .flat_map(|poll| {
+            poll.claims.iter().map(|(attempt_id, token)| NewClaim {
+                attempt_id: *attempt_id,
+                session: poll.session.clone(),
+                poll_id: poll.poll_id.clone(),
+                token: token.digest(),
+            })
+        })
+        .collect();
+    store::claim::write(tx, namespace, &claims, now, until).await?;
+    Ok(())
 }
 
 /// What a task holds that is about to be claimed; nothing if it cannot be read.

@@ -122,8 +122,7 @@ impl Coordinator {
             return Ok((Err(refusal), None));
         }
         let situation = self.0.catalog.situation(conn, namespace, selector_no).await?;
-        let attempt_id = AttemptId(new_uuid());
-        match dispatch.clone().start(selector_no, &situation.0, attempt_id) {
+        match dispatch.clone().start(selector_no, &situation.0, AttemptId(new_uuid())) {
             Ok(transition) => {
                 let poll = self.poll_for(namespace, &transition, &situation);
                 let recorded = self.record_new(conn, namespace, &transition, situation, request, poll.as_ref()).await?;

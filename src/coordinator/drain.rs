@@ -37,7 +37,7 @@ impl Coordinator {
         comment: Option<&str>,
     ) -> Result<WorkerView, Fault> {
         let mut tx = self.0.db.begin().await?;
-        if !store::session::drain_worker(&mut tx, namespace, worker_id, drain.then_some(comment)).await? {
+        if !store::worker::drain(&mut tx, namespace, worker_id, drain.then_some(comment)).await? {
             return Err(Refusal::NoSuchWorker(worker_id.clone()).into());
         }
         let mut turned = None;

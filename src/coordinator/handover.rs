@@ -8,24 +8,39 @@ use super::Coordinator;
 use super::catalog::Fitting;
 use super::dispatch::Request;
 use super::poll::GivenTask;
+use crate::domain::Timestamp;
 use crate::domain::condition::Situation;
 use crate::domain::transition::{TaskChange, Transition};
-use crate::ids::{AttemptId, NamespaceId, SessionKey, Token};
+use crate::ids::{AttemptId, NamespaceId, Token, WorkerId};
 use crate::matchmaker::Reservation;
+use crate::store;
 
-/// A poll in the hands of a dispatch. Dropped, the poll goes on waiting. If the answer to the statement that claims the
-/// task is lost, so is the claim: it returns when it is not acknowledged in time.
+/// A poll in the hands of a dispatch, which is about to claim its task for it. Dropped, the poll goes on waiting. If the
+/// answer to the statement that claims the task is lost, so is the claim: it returns when it is not acknowledged in time.
 pub(super) struct HandOver {
     reservation: Reservation<GivenTask>,
     attempt_id: AttemptId,
-    /// The claim's token.
-    pub token: Token,
+    token: Token,
+    until: Timestamp,
 }
 
 impl HandOver {
-    /// What the task must be claimed for: the session, its label set's number, and its client's name for the poll.
-    pub fn asks(&self) -> Option<(&SessionKey, i64, Option<&str>)> {
-        self.reservation.asks()
+    /// The worker that polls.
+    pub fn worker_id(&self) -> &WorkerId {
+        &self.reservation.session.worker_id
+    }
+
+    /// The claim to be saved, with the event's data if it is.
+    pub fn claim<'a>(&'a self, data: &'a str) -> store::create::HandOver<'a> {
+        let Reservation { session, label_set_no, poll_id, .. } = &self.reservation;
+        store::create::HandOver {
+            session,
+            label_set_no: *label_set_no,
+            poll_id: poll_id.as_deref(),
+            token: self.token.digest(),
+            until: self.until,
+            data,
+        }
     }
 
     /// Answers the poll with what it was claimed for; returns it if the client has gone meanwhile.
@@ -62,6 +77,7 @@ impl Coordinator {
             return None;
         }
         let reservation = self.0.matchmaker.reserve(namespace, &fitting.numbers)?;
-        Some(HandOver { reservation, attempt_id: transition.run().attempt.attempt_id, token: Token::draw() })
+        let (attempt_id, until) = (transition.run().attempt.attempt_id, self.claim_until(transition.at()));
+        Some(HandOver { reservation, attempt_id, token: Token::draw(), until })
     }
 }

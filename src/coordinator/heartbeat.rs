@@ -101,7 +101,7 @@ impl Coordinator {
             }
         };
         let mut tx = parts.db.begin().await?;
-        let drained = store::session::is_drained(&mut tx, namespace, &beat.session.worker_id).await?;
+        let drained = store::worker::is_drained(&mut tx, namespace, &beat.session.worker_id).await?;
         let (known, now) =
             store::session::lock(&mut tx, namespace, &beat.session).await?.ok_or_else(|| unknown(None))?;
         if known.ended.is_some() {

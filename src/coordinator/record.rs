@@ -121,37 +121,16 @@ impl Coordinator {
         let snapshot =
             |claimed| RunSnapshot::of(transition.run(), Some(&Waiting { hold: *hold, claimed, situation: seen }));
         let waiting = snapshot(None);
-        let claim = poll.and_then(|poll| Some((poll, poll.asks()?)));
-        let claimed = claim.map(|(poll, asks)| {
-            let claimed = snapshot(Some((asks.0.worker_id.clone(), transition.at())));
-            let data = event(&claimed).data;
-            (poll.token.digest(), asks, claimed, data)
-        });
-        let hand_over = claimed.as_ref().map(|(token, (session, label_set_no, poll_id), _, data)| {
-            let ack_timeout = self.settings().ack_timeout;
-            store::create::HandOver {
-                session,
-                label_set_no: *label_set_no,
-                poll_id: *poll_id,
-                token: *token,
-                ack_timeout,
-                data,
-            }
-        });
-        let created = store::create::create(
-            tx,
-            namespace,
-            transition,
-            &request.identity(),
-            &request.payload,
-            &event(&waiting),
-            hand_over,
-        )
-        .await?;
-        let run = match (created, claimed) {
-            (Created::Not, _) => return Ok(None),
-            (Created::Claimed, Some((_, _, claimed, _))) => claimed,
-            (Created::Waiting | Created::Claimed, _) => waiting,
+        let claimed = poll.map(|poll| snapshot(Some((poll.worker_id().clone(), transition.at()))));
+        let data = claimed.as_ref().map(event_data);
+        let claim = poll.zip(data.as_deref()).map(|(poll, data)| poll.claim(data));
+        let (identity, event) = (request.identity(), event(&waiting));
+        let created =
+            store::create::create(tx, namespace, transition, &identity, &request.payload, &event, claim).await?;
+        let run = match created {
+            Created::Not => return Ok(None),
+            Created::Claimed => claimed.unwrap_or(waiting),
+            Created::Waiting => waiting,
         };
         let given = created == Created::Claimed;
         let told = Told { claimable: !given, ..Told::of(transition) };
@@ -245,12 +224,15 @@ impl Coordinator {
 
 /// The event of a change, with the run as it is after it.
 fn event(snapshot: &RunSnapshot) -> NewEvent {
+    NewEvent { id: new_uuid(), data: event_data(snapshot) }
+}
+
+fn event_data(snapshot: &RunSnapshot) -> String {
     let data = EventData {
         run: snapshot,
         worker_selector: &snapshot.worker_selector,
         target_worker_id: snapshot.target_worker_id.as_deref(),
         hold: snapshot.hold.as_ref(),
     };
-    let data = serde_json::to_string(&data).expect("a snapshot's keys are strings");
-    NewEvent { id: new_uuid(), data }
+    serde_json::to_string(&data).expect("a snapshot's keys are strings")
 }

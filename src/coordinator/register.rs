@@ -83,7 +83,7 @@ impl Coordinator {
         let label_set_no = parts.catalog.label_set_no(&parts.db, namespace, &offer).await?;
         let key = SessionKey { worker_id: registration.worker_id.clone(), session_id };
         let mut tx = parts.db.begin().await?;
-        let drained = store::session::lock_worker(&mut tx, namespace, &key.worker_id, &key.session_id).await?;
+        let drained = store::worker::lock(&mut tx, namespace, &key.worker_id, &key.session_id).await?;
         let session = Session {
             key: key.clone(),
             label_set_no,

@@ -3,10 +3,16 @@
 use std::sync::Arc;
 
 use super::{Group, Parked};
-use crate::ids::SessionKey;
+use crate::ids::{LabelSetNo, SessionKey};
 
 /// A poll that was taken out of its group. Dropped, it goes back to its place, and its group looks again.
 pub struct Reservation<T> {
+    /// Whose poll.
+    pub session: SessionKey,
+    /// What that session offers, as far as is known here.
+    pub label_set_no: LabelSetNo,
+    /// Its client's name for the poll.
+    pub poll_id: Option<String>,
     group: Arc<Group<T>>,
     poll: Option<Parked<T>>,
 }
@@ -14,15 +20,9 @@ pub struct Reservation<T> {
 impl<T> Reservation<T> {
     /// Takes out the first poll that may be given what is dispatched now.
     pub(super) fn of(group: Arc<Group<T>>) -> Option<Self> {
-        let poll = Some(group.take_ready()?);
-        Some(Self { group, poll })
-    }
-
-    /// What the task must be claimed for: the session, its label set's number, and its client's name for the poll.
-    #[must_use]
-    pub fn asks(&self) -> Option<(&SessionKey, i64, Option<&str>)> {
-        let poll = self.poll.as_ref()?;
-        Some((&poll.session, self.group.key.1.0, poll.poll_id.as_deref()))
+        let poll = group.take_ready()?;
+        let (session, poll_id) = (poll.session.clone(), poll.poll_id.clone());
+        Some(Self { session, label_set_no: group.key.1, poll_id, group, poll: Some(poll) })
     }
 
     /// Answers the poll with these; returns what could not be delivered because its client has gone.

@@ -201,7 +201,7 @@ pub struct NewClaim {
     pub token: Digest,
 }
 
-/// Reserves locked tasks until `now` plus `ack_timeout`; each takes the next fence.
+/// Reserves locked tasks from `now` until then; each takes the next fence.
 ///
 /// # Errors
 /// Of the database.
@@ -210,7 +210,7 @@ pub async fn write(
     namespace: NamespaceId,
     claims: &[NewClaim],
     now: Timestamp,
-    ack_timeout: std::time::Duration,
+    until: Timestamp,
 ) -> Result<()> {
     let ids: Vec<Uuid> = claims.iter().map(|claim| claim.attempt_id.0).collect();
     let keys: Vec<SessionKey> = claims.iter().map(|claim| claim.session.clone()).collect();
@@ -221,7 +221,7 @@ pub async fn write(
         r#"/* store::claim::write */
         UPDATE task t SET worker_id = c.worker_id, session_id = c.session_id, poll_id = c.poll_id,
             token_digest = c.token_digest, fence = t.fence + 1, claimed_at = $7::timestamptz,
-            claim_until = $7::timestamptz + $8::bigint * interval '1 microsecond'
+            claim_until = $8::timestamptz
         FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[])
             AS c(attempt_id, worker_id, session_id, poll_id, token_digest)
         WHERE t.namespace_id = $1 AND t.attempt_id = c.attempt_id"#,
@@ -232,7 +232,7 @@ pub async fn write(
         &polls as &[Option<String>],
         &tokens,
         now,
-        rows::micros(ack_timeout),
+        until,
     )
     .execute(conn)
     .await?

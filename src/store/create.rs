@@ -5,9 +5,9 @@ use sqlx::PgConnection;
 
 use super::error::{Error, Result};
 use super::rows;
-use crate::domain::labels;
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
-use crate::ids::{Digest, NamespaceId, RunKey, SessionKey};
+use crate::domain::{Timestamp, labels};
+use crate::ids::{Digest, LabelSetNo, NamespaceId, RunKey, SessionKey};
 
 /// What a dispatch carries for its worker: opaque text, and JSON as it was sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,13 +37,13 @@ pub struct HandOver<'a> {
     /// Whose poll.
     pub session: &'a SessionKey,
     /// What that session is believed to offer.
-    pub label_set_no: i64,
+    pub label_set_no: LabelSetNo,
     /// Its client's name for the poll.
     pub poll_id: Option<&'a str>,
     /// The digest of the claim's token.
     pub token: Digest,
-    /// How long it may take to be acknowledged.
-    pub ack_timeout: std::time::Duration,
+    /// Until when it must be acknowledged.
+    pub until: Timestamp,
     /// The event's data if it is claimed: its snapshot says so.
     pub data: &'a str,
 }
@@ -96,7 +96,7 @@ pub async fn create(
             FOR NO KEY UPDATE SKIP LOCKED
         ), g AS MATERIALIZED (
             SELECT worker_id, session_id, $35::text AS poll_id, $36::bytea AS digest, $6::timestamptz AS at,
-                   $6::timestamptz + $37::bigint * interval '1 microsecond' AS until
+                   $37::timestamptz AS until
             FROM s WHERE slots > roadstead_used_slots($1, worker_id, session_id)
         ), k AS (
             INSERT INTO idempotency_key (namespace_id, key, request_digest, dag_name, run_id, created_at)
@@ -170,10 +170,10 @@ pub async fn create(
         payload.previous,
         poll.map(|poll| poll.session.worker_id.as_str()),
         poll.map(|poll| poll.session.session_id.as_str()),
-        poll.map(|poll| poll.label_set_no),
+        poll.map(|poll| poll.label_set_no.0),
         poll.and_then(|poll| poll.poll_id),
         token.as_ref().map(|digest| &digest[..]),
-        poll.map(|poll| rows::micros(poll.ack_timeout)),
+        poll.map(|poll| poll.until),
         poll.map(|poll| poll.data),
     )
     .fetch_one(conn)

@@ -6,7 +6,7 @@ use super::error::{Result, expect_rows};
 use super::rows;
 use crate::domain::Timestamp;
 use crate::domain::session::{EndReason, Session, SessionChange};
-use crate::ids::{LabelSetNo, NamespaceId, SessionId, SessionKey, WorkerId};
+use crate::ids::{LabelSetNo, NamespaceId, SessionKey, WorkerId};
 
 /// Locks these sessions against each other and against their end, in key order, for what fills their slots. With the
 /// moment after the locks.
@@ -76,10 +76,7 @@ pub async fn used_slots(conn: &mut PgConnection, namespace: NamespaceId, keys: &
     let (workers, sessions) = columns(keys);
     Ok(sqlx::query_scalar!(
         r#"/* store::session::used_slots */
-        SELECT (SELECT count(*) FROM task t WHERE t.namespace_id = $1 AND t.worker_id = k.worker_id
-                    AND t.session_id = k.session_id AND t.claim_until IS NOT NULL)
-             + (SELECT count(*) FROM attempt a WHERE a.namespace_id = $1 AND a.worker_id = k.worker_id
-                    AND a.session_id = k.session_id AND a.status = 'running') AS "used!"
+        SELECT roadstead_used_slots($1, k.worker_id, k.session_id) AS "used!"
         FROM unnest((SELECT $2::text[]), (SELECT $3::text[])) WITH ORDINALITY AS k(worker_id, session_id, at)
         ORDER BY k.at"#,
         namespace.0,
@@ -121,72 +118,6 @@ pub async fn hold_lease(conn: &mut PgConnection, namespace: NamespaceId, key: &S
     .fetch_optional(conn)
     .await?;
     row.map(|row| Ok(Lease { ended: row.ended, until: row.until, ttl: rows::duration(row.ttl_micros)? })).transpose()
-}
-
-/// Locks a worker, making it if it is new, names its latest session, and answers whether an operator drains it. First in
-/// the lock order of registration.
-///
-/// # Errors
-/// Of the database.
-pub async fn lock_worker(
-    conn: &mut PgConnection,
-    namespace: NamespaceId,
-    worker_id: &WorkerId,
-    session_id: &SessionId,
-) -> Result<bool> {
-    let drained = sqlx::query_scalar!(
-        r#"/* store::session::lock_worker */
-        INSERT INTO worker (namespace_id, worker_id, session_id, created_at)
-        VALUES ($1, $2, $3, roadstead_now())
-        ON CONFLICT (namespace_id, worker_id) DO UPDATE SET session_id = excluded.session_id
-        RETURNING drain"#,
-        namespace.0,
-        worker_id.as_str(),
-        session_id.as_str(),
-    )
-    .fetch_one(conn)
-    .await?;
-    Ok(drained)
-}
-
-/// Whether an operator drains a worker; it stays so until the transaction ends.
-///
-/// # Errors
-/// Of the database.
-pub async fn is_drained(conn: &mut PgConnection, namespace: NamespaceId, worker_id: &WorkerId) -> Result<bool> {
-    let drained = sqlx::query_scalar!(
-        r#"/* store::session::is_drained */
-        SELECT drain FROM worker WHERE namespace_id = $1 AND worker_id = $2 FOR SHARE"#,
-        namespace.0,
-        worker_id.as_str(),
-    )
-    .fetch_optional(conn)
-    .await?;
-    Ok(drained.unwrap_or(false))
-}
-
-/// Locks a worker and notes whether an operator drains it, and why; answers whether there is such a worker.
-///
-/// # Errors
-/// Of the database.
-pub async fn drain_worker(
-    conn: &mut PgConnection,
-    namespace: NamespaceId,
-    worker_id: &WorkerId,
-    comment: Option<Option<&str>>,
-) -> Result<bool> {
-    let wrote = sqlx::query!(
-        r#"/* store::session::drain_worker */
-        UPDATE worker SET drain = $3, drain_comment = $4 WHERE namespace_id = $1 AND worker_id = $2"#,
-        namespace.0,
-        worker_id.as_str(),
-        comment.is_some(),
-        comment.flatten(),
-    )
-    .execute(conn)
-    .await?
-    .rows_affected();
-    Ok(wrote == 1)
 }
 
 /// Locks a session to change or end it, with the moment after the lock.

@@ -1,4 +1,4 @@
-//! Reads of workers, for answers: each with its latest session.
+//! Workers: the row that outlives sessions, with its drain, and how each stands by its latest session.
 
 use std::collections::BTreeSet;
 
@@ -207,4 +207,70 @@ pub async fn not_held(
     .fetch_all(conn)
     .await?;
     Ok(lost.into_iter().map(AttemptId).collect())
+}
+
+/// Locks a worker, making it if it is new, names its latest session, and answers whether an operator drains it. First in
+/// the lock order of registration.
+///
+/// # Errors
+/// Of the database.
+pub async fn lock(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    worker_id: &WorkerId,
+    session_id: &SessionId,
+) -> Result<bool> {
+    let drained = sqlx::query_scalar!(
+        r#"/* store::worker::lock */
+        INSERT INTO worker (namespace_id, worker_id, session_id, created_at)
+        VALUES ($1, $2, $3, roadstead_now())
+        ON CONFLICT (namespace_id, worker_id) DO UPDATE SET session_id = excluded.session_id
+        RETURNING drain"#,
+        namespace.0,
+        worker_id.as_str(),
+        session_id.as_str(),
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(drained)
+}
+
+/// Whether an operator drains a worker; it stays so until the transaction ends.
+///
+/// # Errors
+/// Of the database.
+pub async fn is_drained(conn: &mut PgConnection, namespace: NamespaceId, worker_id: &WorkerId) -> Result<bool> {
+    let drained = sqlx::query_scalar!(
+        r#"/* store::worker::is_drained */
+        SELECT drain FROM worker WHERE namespace_id = $1 AND worker_id = $2 FOR SHARE"#,
+        namespace.0,
+        worker_id.as_str(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(drained.unwrap_or(false))
+}
+
+/// Locks a worker and notes whether an operator drains it, and why; answers whether there is such a worker.
+///
+/// # Errors
+/// Of the database.
+pub async fn drain(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    worker_id: &WorkerId,
+    comment: Option<Option<&str>>,
+) -> Result<bool> {
+    let wrote = sqlx::query!(
+        r#"/* store::worker::drain */
+        UPDATE worker SET drain = $3, drain_comment = $4 WHERE namespace_id = $1 AND worker_id = $2"#,
+        namespace.0,
+        worker_id.as_str(),
+        comment.is_some(),
+        comment.flatten(),
+    )
+    .execute(conn)
+    .await?
+    .rows_affected();
+    Ok(wrote == 1)
 }

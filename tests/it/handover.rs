@@ -4,20 +4,17 @@
 use std::time::Duration;
 
 use roadstead::config::Config;
-use roadstead::server::Server;
 use serde_json::{Value, json};
 
 use crate::harness::client::reason;
-use crate::harness::{Client, Tap, Worker, settings, until, with_settings};
+use crate::harness::{Worker, settings, settings_with_fallback, until, with_settings};
 
 const CLAIM: &str = "store::claim::write";
 const LOOK: &str = "store::claim::look";
 
 /// Nobody looks again by itself.
 fn never_again() -> Config {
-    let mut config = settings();
-    config.coordinator.fallback_interval = Duration::from_hours(1);
-    config
+    settings_with_fallback(Duration::from_hours(1))
 }
 
 /// What a task says that is the same of every claim of runs alike.
@@ -32,9 +29,7 @@ fn alike(task: &Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_poll_is_given_what_is_dispatched_without_a_look() {
     with_settings(never_again(), async |t| {
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let client = Client::new(&server.url());
+        let (tap, server, client) = t.tapped().await;
         let family = json!({"dag_name": "top", "run_id": "1"});
         let body = json!({
             "worker_selector": {"zone": "b"}, "definition": "steps: []", "params": {"n": 1.50}, "context": [1],
@@ -137,9 +132,7 @@ async fn slots_hold_though_dispatches_meet() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_another_replica_changed_is_given_nothing() {
     with_settings(never_again(), async |t| {
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let here = Client::new(&server.url());
+        let (tap, server, here) = t.tapped().await;
         for change in ["labels", "drain", "leave"] {
             let zone = json!({"zone": change});
             // Matches, and does not poll.
@@ -171,9 +164,7 @@ async fn a_session_that_another_replica_changed_is_given_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_wakes_the_polls_of_its_own_worker_only() {
     with_settings(never_again(), async |t| {
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let client = Client::new(&server.url());
+        let (tap, server, client) = t.tapped().await;
         let worker = Worker::register_with(&client, "w", json!({"slots": 1})).await;
         client.dispatch("first", json!({})).await.ok();
         let first = worker.take().await;

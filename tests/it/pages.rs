@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use roadstead::server::Server;
-
 use crate::harness::client::reason;
-use crate::harness::{Client, Dice, Tap, Test, Worker, spawn, until, with};
+use crate::harness::{Client, Dice, Test, Worker, spawn, until, with};
 
 /// One page, and where the next one begins.
 async fn page(client: &Client, path: &str, cursor: Option<&str>) -> (Vec<Value>, Option<String>) {
@@ -423,9 +421,7 @@ async fn the_selectors_of_a_page_are_judged_by_one_statement() {
         busy.ack(&task).await.ok();
         t.client.dispatch("after", json!({"worker_selector": {"zone": "3"}})).await.ok();
 
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let client = Client::new(&format!("http://{}", server.address()));
+        let (tap, server, client) = t.tapped().await;
         let asked = || {
             let names = ["store::situation::read_all", "store::situation::read", "store::intern::label_sets_for"];
             names.map(|name| tap.count(name))
@@ -460,9 +456,7 @@ async fn two_hundred_waiting_reads_cost_one_statement_an_interval() {
         for number in 0..20 {
             t.client.dispatch(&format!("r{number}"), json!({"worker_selector": {"zone": "b"}})).await.ok();
         }
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let client = Client::new(&format!("http://{}", server.address()));
+        let (tap, server, client) = t.tapped().await;
         let mut waiting = tokio::task::JoinSet::new();
         for number in 0..200 {
             let (client, path) =

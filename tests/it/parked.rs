@@ -2,9 +2,7 @@
 
 use serde_json::json;
 
-use roadstead::server::Server;
-
-use crate::harness::{Client, Tap, Worker, until, with};
+use crate::harness::{Worker, until, with};
 
 const LOOK: &str = "store::claim::look";
 const LOOK_FOR_ALL: &str = "store::claim::claimable";
@@ -17,9 +15,7 @@ async fn parked_polls_share_one_look_whatever_their_labels() {
         // Known before anybody polls: a selector that is new is learned of by a look of each group.
         t.client.dispatch("first", json!({"worker_selector": {"zone": "z7"}})).await.ok();
         t.client.cancel("first").await.ok();
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let client = Client::new(&format!("http://{}", server.address()));
+        let (tap, server, client) = t.tapped().await;
         let mut polls = tokio::task::JoinSet::new();
         for number in 0..40 {
             let worker = Worker::register(&client, &format!("w{number}"), json!({"zone": format!("z{number}")})).await;
@@ -52,9 +48,7 @@ async fn parked_polls_share_one_look_whatever_their_labels() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poll_whose_client_has_gone_is_forgotten_though_nobody_wakes_its_group() {
     with(async |t| {
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let client = Client::new(&format!("http://{}", server.address()));
+        let (tap, server, client) = t.tapped().await;
         let worker = Worker::register(&client, "w", json!({})).await;
         let poll = worker.poll_raw(30.0).await;
         until("its group is looked for", async || tap.count(LOOK_FOR_ALL) > 0).await;

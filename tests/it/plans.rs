@@ -163,7 +163,7 @@ const CLAIM: Cases = &[
     ("store::contents::sizes", "1, ARRAY[md5('2-1')::uuid]"),
     (
         "store::claim::write",
-        "1, ARRAY[md5('2-1')::uuid], '{w}', '{s}', '{NULL}', ARRAY['\\x00'::bytea], roadstead_now(), 15000000",
+        "1, ARRAY[md5('2-1')::uuid], '{w}', '{s}', '{NULL}', ARRAY['\\x00'::bytea], roadstead_now(), roadstead_now() + interval '15 s'",
     ),
     ("store::claim::claimable", "1, '{2}'"),
     ("store::signs::recent", "1, '{w}', '{s}'"),
@@ -228,6 +228,12 @@ const SWEEP_BEHIND_BUSY: Cases = &[
     ("store::presence::stretches", "1, '{2}', roadstead_now() - interval '3 hours'"),
     ("store::situation::read", "1, '{2}'"),
     ("store::claim::look", "1, '{1}', NULL, NULL"),
+    (
+        "store::create::create",
+        "1, NULL, '\\x00', 'dag', 'new', roadstead_now(), 'queued', 1, md5('new')::uuid, 1, 'start', 1, 120000000, 0, '{}',
+         NULL, NULL, NULL, NULL, NULL, roadstead_now(), NULL, NULL, NULL, md5('event')::uuid, 'dag.run.queued', '{}',
+         '{team=x}', 1, NULL, NULL, 'busy', 's', 2, NULL, '\\x01', roadstead_now() + interval '15 s', '{}'",
+    ),
 ];
 
 /// A worker with label set 2, which fits the crowd, present for a day and without a free slot.

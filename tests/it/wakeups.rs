@@ -5,25 +5,16 @@
 
 use std::time::{Duration, Instant};
 
-use roadstead::config::Config;
-use roadstead::server::Server;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::harness::{Client, Dice, Tap, Test, Worker, settings, until, with_settings};
+use crate::harness::{Client, Dice, Test, Worker, settings, settings_with_fallback, until, with_settings};
 
 /// Longer than any test.
 const NEVER: Duration = Duration::from_secs(3_600);
 
 /// What is given later than this was not given by a wake-up.
 const AT_ONCE: Duration = Duration::from_secs(10);
-
-/// The usual settings with this fallback.
-fn fallback(interval: Duration) -> Config {
-    let mut config = settings();
-    config.coordinator.fallback_interval = interval;
-    config
-}
 
 /// Ends every connection of every service.
 const END_ALL: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -55,9 +46,7 @@ async fn finish(worker: &Worker, task: &Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poll_outlives_the_connections_of_its_replica() {
     with_settings(settings(), async |t| {
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let replica = Client::new(&server.url());
+        let (tap, server, replica) = t.tapped().await;
         let worker = Worker::register(&replica, "w", json!({"zone": "b"})).await;
         let (mut dice, mut latest) = (Dice::new(85), Duration::ZERO);
         for number in 0..8 {
@@ -104,9 +93,7 @@ async fn a_replica_outlives_a_network_that_swallows_what_it_says() {
     config.coordinator.lease_ttl = Duration::from_secs(300);
     config.database.max_connections = 6;
     with_settings(config, async |t| {
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let replica = Client::new(&server.url());
+        let (tap, server, replica) = t.tapped().await;
         let worker = Worker::register(&replica, "w", json!({"zone": "b"})).await;
         let mut warm = JoinSet::new();
         for _ in 0..12 {
@@ -154,7 +141,7 @@ async fn a_replica_outlives_a_network_that_swallows_what_it_says() {
 /// B91: nothing that a dispatch may hold is too large for the wake-up.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_largest_dispatch_wakes_the_poll_it_fits() {
-    with_settings(fallback(NEVER), async |t| {
+    with_settings(settings_with_fallback(NEVER), async |t| {
         let labels = |count: usize| -> Value {
             (0..count)
                 .map(|number| (format!("{number:a>63}"), json!("v".repeat(128))))
@@ -214,7 +201,7 @@ async fn dispatch_and_take(t: &Test, count: usize) -> Duration {
 /// B93: a steady stream of work, each dispatched just as the worker begins to wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn none_of_five_hundred_dispatches_is_missed_by_a_waiting_poll() {
-    with_settings(fallback(NEVER), async |t| {
+    with_settings(settings_with_fallback(NEVER), async |t| {
         let latest = dispatch_and_take(t, 500).await;
         assert!(latest < AT_ONCE, "{latest:?}");
     })
@@ -224,7 +211,7 @@ async fn none_of_five_hundred_dispatches_is_missed_by_a_waiting_poll() {
 /// B93: a look that fails is repeated soon, and never taken for one that found nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_fails_is_tried_again_before_the_fallback() {
-    with_settings(fallback(Duration::from_secs(20)), async |t| {
+    with_settings(settings_with_fallback(Duration::from_secs(20)), async |t| {
         sqlx::raw_sql(FAILING_CLAIMS).execute(&t.pool).await.unwrap();
         let worker = Worker::register(&t.client, "w", json!({"zone": "b"})).await;
         for number in 0..50 {
@@ -244,10 +231,8 @@ async fn a_claim_that_fails_is_tried_again_before_the_fallback() {
 /// B95: a poll for many is answered with what there is, at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poll_for_ten_takes_the_one_there_is() {
-    with_settings(fallback(NEVER), async |t| {
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let replica = Client::new(&server.url());
+    with_settings(settings_with_fallback(NEVER), async |t| {
+        let (tap, server, replica) = t.tapped().await;
         let worker = Worker::register_with(&replica, "w", json!({"slots": 10})).await;
         for (run_id, waits) in [("before", false), ("after", true)] {
             let dispatch = async || drop(replica.dispatch(run_id, json!({})).await.ok());
@@ -273,15 +258,13 @@ async fn a_poll_for_ten_takes_the_one_there_is() {
 /// B95: what waits for nothing costs one look per label set and fallback interval, and no other statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_polls_cost_a_look_per_interval_between_them() {
-    let mut config = fallback(Duration::from_millis(300));
+    let mut config = settings_with_fallback(Duration::from_millis(300));
     // The keeper's signs of life are not what is counted.
     config.coordinator.heartbeat_interval = NEVER;
     config.coordinator.stale_after = NEVER * 2;
     config.coordinator.lease_ttl = NEVER * 2;
     with_settings(config, async |t| {
-        let tap = Tap::on(&t.database_url).await;
-        let server = Server::start(&t.config, &tap.url).await.unwrap();
-        let replica = Client::new(&server.url());
+        let (tap, server, replica) = t.tapped().await;
         let mut polls = JoinSet::new();
         let worker = Worker::register_with(&replica, "w", json!({"slots": 200})).await;
         for _ in 0..20 {
@@ -325,7 +308,7 @@ async fn idle_polls_cost_a_look_per_interval_between_them() {
 /// B97: one slot. What frees it and what is dispatched at that instant find each other, each time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_is_freed_as_a_task_arrives_is_given_the_task() {
-    with_settings(fallback(NEVER), async |t| {
+    with_settings(settings_with_fallback(NEVER), async |t| {
         let worker = Worker::register(&t.client, "w", json!({"zone": "b"})).await;
         let body = json!({"worker_selector": {"zone": "b"}});
         t.client.dispatch("r0", body.clone()).await.ok();

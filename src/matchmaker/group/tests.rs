@@ -202,7 +202,8 @@ async fn a_poll_is_reserved_only_when_nothing_is_left_for_it() {
             None => tokio::task::yield_now().await,
         }
     };
-    assert_eq!(reservation.asks(), Some((&session("w"), 1, Some("p"))));
+    assert_eq!((&reservation.session, reservation.poll_id.as_deref()), (&session("w"), Some("p")));
+    assert_eq!(reservation.label_set_no, KEY.1);
     assert!(reserve().is_none(), "it is in hand");
     assert_eq!(reservation.give(vec![5]), [0; 0]);
     assert_eq!(given(first.outcome.await), [5]);

@@ -34,6 +34,13 @@ pub fn settings() -> Config {
     config
 }
 
+/// The usual settings, with parked polls that are looked for by themselves no sooner than this.
+pub fn settings_with_fallback(interval: Duration) -> Config {
+    let mut config = settings();
+    config.coordinator.fallback_interval = interval;
+    config
+}
+
 /// A test's service and database.
 pub struct Test {
     /// Speaks to the service.
@@ -102,6 +109,14 @@ impl Test {
         let server = Server::start(&self.config, &self.database_url).await.expect("the replica starts");
         let client = Client::new(&format!("http://{}", server.address()));
         (server, client)
+    }
+
+    /// Another service on the same database, which speaks to it through a tap.
+    pub async fn tapped(&self) -> (Tap, Server, Client) {
+        let tap = Tap::on(&self.database_url).await;
+        let server = Server::start(&self.config, &tap.url).await.expect("the replica starts");
+        let client = Client::new(&server.url());
+        (tap, server, client)
     }
 
     /// Moves the database's clock forward, and the sweep's stamp with it: time passes, nobody was away.

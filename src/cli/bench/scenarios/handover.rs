@@ -16,7 +16,8 @@ use crate::cli::ambient::now;
 
 pub(in crate::cli::bench) const SCENARIO: Scenario = Scenario {
     name: "handover",
-    about: "from before a dispatch is sent until a parked worker holds it; 100 a second, each acked and reported; the first 500 are not measured",
+    about: "from before a dispatch is sent until a parked worker holds it; 100 a second, each acked and reported; \
+            the first 500 are not measured",
     run: |ground| Box::pin(run(ground)),
 };
 
