@@ -56,11 +56,14 @@ async fn sweeper(coordinator: Coordinator, closing: CancellationToken) {
             }
             Err(error) => after_failure("sweep", &mut failures, &error),
         };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = coordinator.something_due(), if failures == 0 => {}
-            () = closing.cancelled() => {}
-        }
+        let wait = async {
+            if failures == 0 {
+                coordinator.something_due(pause).await;
+            } else {
+                tokio::time::sleep(pause).await;
+            }
+        };
+        closing.run_until_cancelled(wait).await;
     }
 }
 

@@ -38,6 +38,17 @@ const VISITED_TOGETHER: usize = 500;
 /// another replica returned just before it died is heard of by nobody.
 const LEFT_ALONE: Duration = Duration::from_secs(10);
 
+/// Before every pass: a selector to be visited again by the next one, whenever that is.
+const NEXT_TIME: Timestamp = Timestamp::UNIX_EPOCH;
+
+impl Remembered {
+    /// How long after the last pass began the next hold runs out, of those of a selector without a match.
+    pub fn next(&self) -> Option<Duration> {
+        let since = self.since?;
+        self.again.values().filter(|at| **at > since).min().and_then(|at| (*at - since).to_std().ok())
+    }
+}
+
 impl Coordinator {
     /// Fails runs whose hold has expired.
     pub(super) async fn expire_holds(
@@ -55,7 +66,7 @@ impl Coordinator {
                 }
                 Err(error) => {
                     tracing::warn!(selectors = some.len(), %error, "their holds are left to the next pass");
-                    remembered.again.extend(some.iter().map(|no| (*no, started)));
+                    remembered.again.extend(some.iter().map(|no| (*no, NEXT_TIME)));
                 }
             }
         }
@@ -145,8 +156,8 @@ impl Coordinator {
     }
 
     /// Fails the runs of these selectors whose hold ran out in one of their gaps: how many, and when to look again at
-    /// which of them if nothing changes. At once while something was due, for more may be behind it or could not be
-    /// moved.
+    /// which of them if nothing changes. In the next pass while something was due, for more may be behind it or could not
+    /// be moved.
     async fn expire_selectors(
         &self,
         namespace: NamespaceId,
@@ -164,7 +175,7 @@ impl Coordinator {
             }
             let open = gaps.last().filter(|gap| gap.until == now);
             let next = open.and_then(|open| waits.iter().map(|wait| wait.hold_until.max(open.from + wait.wait)).min());
-            again.extend((if due.len() > before { Some(now) } else { next }).map(|next| (*no, next)));
+            again.extend((if due.len() > before { Some(NEXT_TIME) } else { next }).map(|next| (*no, next)));
         }
         // A gap that has been is never taken back, so what was read before the lock still holds after it.
         let judge = |locked: &Locked, _, now| locked.expire(&holds.get(&locked.run.selector_no)?.1, now);

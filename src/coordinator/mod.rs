@@ -30,6 +30,7 @@ pub mod claim;
 pub mod sweep;
 
 // What the verbs share, and who may use them.
+mod alarm;
 pub mod bounds;
 mod catalog;
 mod clock;
@@ -47,7 +48,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -85,7 +85,7 @@ struct Parts {
     matchmaker: Matchmaker<poll::GivenTask>,
     watch: watch::Watch,
     feeds: feed::Feeds,
-    due: Notify,
+    alarm: alarm::Alarm,
     suspects: Mutex<HashSet<(NamespaceId, SelectorNo)>>,
     stamped: Mutex<HashMap<NamespaceId, Instant>>,
     tasks: TaskTracker,
@@ -104,7 +104,7 @@ impl Coordinator {
             matchmaker: Matchmaker::default(),
             watch: watch::Watch::default(),
             feeds: feed::Feeds::default(),
-            due: Notify::new(),
+            alarm: alarm::Alarm::default(),
             suspects: Mutex::default(),
             stamped: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -197,7 +197,7 @@ impl Coordinator {
 
     /// Tells the sweeper that something is due now.
     fn sweep_soon(&self) {
-        self.0.due.notify_one();
+        self.0.alarm.set(Duration::ZERO);
     }
 
     /// Tells the sweeper that a selector may have expired tasks although something fits it.
@@ -212,9 +212,9 @@ impl Coordinator {
         suspects.extract_if(|(of, _)| *of == namespace).map(|(_, no)| no).collect()
     }
 
-    /// Completes when something may be due before the sweeper meant to look again.
-    pub async fn something_due(&self) {
-        self.0.due.notified().await;
+    /// Completes after this time, or when something falls due before, as far as this replica has made it.
+    pub async fn something_due(&self, at_most: Duration) {
+        self.0.alarm.wait(at_most).await;
     }
 
     /// Tells parked polls that a task of a selector may be claimable.

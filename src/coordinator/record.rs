@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -37,6 +38,8 @@ struct Told {
     fresh: bool,
     /// The worker that has a slot more than before, and nobody else has.
     freed: Option<WorkerId>,
+    /// How long until its hold could run out.
+    due: Option<Duration>,
 }
 
 impl Told {
@@ -55,6 +58,12 @@ impl Told {
                 | AttemptChange::Keep
                 | AttemptChange::Start { .. }
                 | AttemptChange::Replace(_) => None,
+            },
+            due: match transition.task() {
+                TaskChange::Create(hold) | TaskChange::Return { hold, .. } => {
+                    (hold.until() - transition.at()).to_std().ok()
+                }
+                TaskChange::Keep | TaskChange::Drop => None,
             },
         }
     }
@@ -142,8 +151,11 @@ impl Coordinator {
     /// or have a slot that was freed.
     pub(super) async fn announce(&self, namespace: NamespaceId, recorded: Recorded) -> Vec<RunSnapshot> {
         self.0.feeds.committed();
-        for Told { run, claimable, fresh, freed } in &recorded.told {
+        for Told { run, claimable, fresh, freed, due } in &recorded.told {
             self.0.watch.changed(namespace, &run.key, run.version);
+            if let Some(due) = due.filter(|due| !due.is_zero() && *due < self.settings().sweep_interval) {
+                self.0.alarm.set(due);
+            }
             if *claimable && !fresh {
                 // It came back: its hold may have run out in a gap while somebody had it.
                 self.suspect(namespace, run.selector_no);

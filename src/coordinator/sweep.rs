@@ -48,6 +48,7 @@ impl Coordinator {
 
     async fn sweep_all(&self, memory: &mut SweepMemory) -> Result<Swept, Fault> {
         let mut swept = Swept::default();
+        self.0.alarm.reset();
         let namespaces = {
             let mut conn = self.0.db.conn().await?;
             self.0.clock.read(store::sweep::now(&mut conn).await?);
@@ -66,7 +67,7 @@ impl Coordinator {
             self.finish_cascades(namespace, None).await?;
             let mut conn = self.0.db.conn().await?;
             let next = store::sweep::next_due(&mut conn, namespace).await?;
-            swept.next = [swept.next, next].into_iter().flatten().min();
+            swept.next = [swept.next, next, remembered.next()].into_iter().flatten().min();
         }
         Ok(swept)
     }

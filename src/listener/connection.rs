@@ -120,6 +120,8 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, doo
             }
             () = door.closing.cancelled(), if !stopping => {
                 connection.as_mut().graceful_shutdown();
+                pulse.leave();
+                overdue.set(pulse.overdue(&door.limits));
                 stopping = true;
             }
             () = door.cut.cancelled() => return,

@@ -7,6 +7,9 @@ use tokio::time::Instant;
 
 use crate::config::Http;
 
+/// How long a client that does not read is waited for once the service stops.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// The state of one connection, told by its stream and by its requests.
 #[derive(Debug)]
 pub(super) struct Pulse(Mutex<State>);
@@ -22,6 +25,8 @@ struct State {
     idle_since: Instant,
     head_since: Option<Instant>,
     blocked_since: Option<Instant>,
+    /// The service stops.
+    leaving_since: Option<Instant>,
 }
 
 /// Why a connection is cut off.
@@ -48,6 +53,7 @@ impl Pulse {
             idle_since: Instant::now(),
             head_since: None,
             blocked_since: None,
+            leaving_since: None,
         })))
     }
 
@@ -84,10 +90,18 @@ impl Pulse {
         InFlight(Arc::clone(self))
     }
 
+    /// The service stops: whoever does not read has little time left. To be followed by a new wait for [`Self::overdue`].
+    pub(super) fn leave(&self) {
+        self.state().leaving_since.get_or_insert_with(Instant::now);
+    }
+
     /// Completes when the client has been waited for long enough. Cancellation safe.
     pub(super) async fn overdue(&self, limits: &Http) -> Overdue {
         // No clock that starts after a look can run out before this has passed.
-        let shortest = limits.header_read_timeout.min(limits.write_timeout).min(limits.keep_alive_timeout);
+        let mut shortest = limits.header_read_timeout.min(limits.write_timeout).min(limits.keep_alive_timeout);
+        if self.state().leaving_since.is_some() {
+            shortest = shortest.min(FAREWELL);
+        }
         loop {
             let now = Instant::now();
             let next = match self.state().clock(limits) {
@@ -105,7 +119,9 @@ impl State {
     fn clock(&self, limits: &Http) -> Option<(Instant, Overdue)> {
         let ends = |since: Instant, patience: Duration, why| Some((since + patience, why));
         if let Some(since) = self.blocked_since {
-            return ends(since, limits.write_timeout, Overdue::Stalled);
+            let patient = since + limits.write_timeout;
+            let hurried = self.leaving_since.map(|leaving| since.max(leaving) + FAREWELL);
+            return Some((hurried.map_or(patient, |hurried| hurried.min(patient)), Overdue::Stalled));
         }
         if self.in_flight > 0 {
             return None;
@@ -175,6 +191,16 @@ mod tests {
         assert_eq!(clock(&pulse, now), None);
         drop(parked);
         assert_eq!(clock(&pulse, now), Some((Overdue::Idle, 75)));
+    }
+
+    #[test]
+    fn who_does_not_read_has_a_second_when_the_service_stops() {
+        let (pulse, now) = (Pulse::new(), Instant::now());
+        let _stream = pulse.begin(false);
+        pulse.leave();
+        assert_eq!(clock(&pulse, now), None, "one that reads is not hurried");
+        pulse.wrote(false);
+        assert_eq!(clock(&pulse, now), Some((Overdue::Stalled, 1)));
     }
 
     #[test]

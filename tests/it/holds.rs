@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 use crate::harness::client::reason;
 use crate::harness::{Client, Test, Worker, seconds, settings, until, with, with_settings};
 
+/// No sweep but those that somebody asks for.
+const HOUR: Duration = Duration::from_secs(3_600);
+
 /// A dispatch body: a run for `zone` that waits so long.
 fn waits(zone: &str, wait: f64) -> Value {
     json!({"worker_selector": {"zone": zone}, "worker_wait_timeout_seconds": wait})
@@ -46,6 +49,30 @@ async fn the_failure_follows_the_deadline_by_a_sweep_at_most() {
         let waited = failed["failure"]["waited_seconds"].as_f64().unwrap();
         assert!((0.7..1.3).contains(&waited), "{waited}");
         assert_eq!(t.client.event_types("r").await, ["dag.run.queued", "dag.run.failed"]);
+    })
+    .await;
+}
+
+/// P7: a wait that ends before the sweep would look by itself ends when it is over all the same: counted from the dispatch,
+/// or from the moment that the last match went.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_shorter_than_the_sweep_is_not_made_longer_by_it() {
+    let mut config = settings();
+    (config.coordinator.sweep_interval, config.coordinator.heartbeat_interval) = (HOUR, HOUR);
+    with_settings(config, async |t| {
+        t.client.dispatch("alone", waits("b", 0.3)).await.ok();
+        assert_eq!(t.client.finished("alone").await["failure"]["reason"], "hold_expired");
+
+        let worker = Worker::register_with(&t.client, "w", json!({"labels": {"zone": "b"}, "slots": 1})).await;
+        t.client.dispatch("first", waits("b", 0.3)).await.ok();
+        worker.take().await;
+        t.client.dispatch("behind", waits("b", 0.3)).await.ok();
+        until("its wait would be over", async || {
+            t.count("SELECT count(*) FROM task WHERE hold_until < roadstead_now() AND claim_until IS NULL").await == 1
+        })
+        .await;
+        worker.beat(json!({"draining": true})).await.ok();
+        assert_eq!(t.client.finished("behind").await["failure"]["reason"], "hold_expired");
     })
     .await;
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use roadstead::config::Config;
 use roadstead::embedded::{Embedded, Settings};
 use roadstead::server::Server;
 use serde_json::{Value, json};
@@ -23,14 +24,21 @@ fn postmaster(folder: &Folder) -> Option<Pid> {
     text.lines().next()?.trim().parse().ok().map(Pid::from_raw)
 }
 
-/// Ends the server as a crash does and waits until another one runs in its place.
+/// How long there is no server.
+const AWAY: Duration = Duration::from_secs(20);
+
+/// Ends the server as a crash does, keeps its files out of the way of another one, and waits until that runs in its place.
 async fn restart(folder: &Folder) {
     let before = postmaster(folder).unwrap();
+    let (cluster, aside) = (folder.join("data/pg"), folder.join("data/pg.aside"));
+    std::fs::rename(&cluster, &aside).unwrap();
     kill(before, Signal::SIGQUIT).unwrap();
+    tokio::time::sleep(AWAY).await;
+    std::fs::rename(&aside, &cluster).unwrap();
     until("another server runs", async || postmaster(folder).is_some_and(|now| now != before)).await;
 }
 
-/// Dispatches and reads without a pause: whatever it is told, it goes on.
+/// Dispatches and reads without a pause while it is served: whatever it is told, it goes on.
 async fn load(client: Client, name: String, over: Arc<AtomicBool>, answers: Arc<AtomicUsize>) {
     let mut number = 0;
     while !over.load(Ordering::Relaxed) {
@@ -39,7 +47,11 @@ async fn load(client: Client, name: String, over: Arc<AtomicBool>, answers: Arc<
         for reply in [client.dispatch(&format!("{name}-{number}"), body).await, client.get("/v1/runs?limit=5").await] {
             match reply.status {
                 200 | 201 => _ = answers.fetch_add(1, Ordering::Relaxed),
-                _ => _ = reply.problem(503, "unavailable"),
+                _ => {
+                    reply.problem(503, "unavailable");
+                    // Sooner than it was asked to come again, and not without a pause.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
             }
         }
     }
@@ -90,7 +102,16 @@ async fn all_loops_work(one: &Client, two: &Client, idle: &Worker, parked: tokio
     assert_eq!((&answer["tasks"], &answer["drain"]), (&json!([]), &json!(true)));
 }
 
-/// B87, B107.
+/// Such settings that an outage counts as one, and is over for every clock soon after its end.
+fn quick() -> Config {
+    let mut config = settings();
+    config.coordinator.heartbeat_interval = Duration::from_secs(2);
+    config.coordinator.stale_after = Duration::from_secs(6);
+    config.coordinator.lease_ttl = Duration::from_secs(6);
+    config
+}
+
+/// B87, B107: another server in the place of the first, after twenty seconds without any, and in the middle of a sweep.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_postgres_under_load_stops_nothing_for_good() {
     let folder = Folder::new();
@@ -98,7 +119,7 @@ async fn a_restart_of_postgres_under_load_stops_nothing_for_good() {
     let url = embedded.url().to_owned();
     let mut servers = Vec::new();
     for _ in 0..2 {
-        servers.push(Server::start(&settings(), &url).await.unwrap());
+        servers.push(Server::start(&quick(), &url).await.unwrap());
     }
     let [one, two] = [0, 1].map(|at: usize| Client::new(&servers[at].url()));
     let worker = Worker::register_with(&one, "w", json!({"labels": {"zone": "b"}, "slots": 5})).await;

@@ -6,6 +6,7 @@ mod clock;
 pub mod database;
 mod document;
 mod folder;
+pub mod pooler;
 pub mod program;
 pub mod raw;
 mod tap;

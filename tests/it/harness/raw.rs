@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::Client;
 
@@ -31,6 +31,26 @@ impl Raw {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(text.as_bytes()).await.unwrap();
         Self(stream)
+    }
+
+    /// The same from a client that takes very little before it is read from.
+    pub async fn say_and_not_listen(client: &Client, text: &str) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(client.url().strip_prefix("http://").unwrap().parse().unwrap()).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        Self(stream)
+    }
+
+    /// Whether the other side, on this machine, has said more than was taken: by the system's table of connections.
+    pub fn awaits_reading(&self) -> bool {
+        let [here, there] =
+            [self.0.local_addr(), self.0.peer_addr()].map(|address| format!(":{:04X}", address.unwrap().port()));
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        table.lines().any(|line| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            columns[1].ends_with(&there) && columns[2].ends_with(&here) && !columns[4].starts_with("00000000:")
+        })
     }
 
     /// Says more, unless the other side has gone.

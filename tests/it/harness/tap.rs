@@ -26,10 +26,7 @@ impl Tap {
     pub async fn on(database_url: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (path, parameters) = database_url.split_once('?').unwrap();
-        let folder = parameters.split('&').find_map(|parameter| parameter.strip_prefix("host=")).unwrap();
-        let socket = format!("{}/.s.PGSQL.5432", percent_decode_str(folder).decode_utf8().unwrap());
-        let name = path.rsplit('/').next().unwrap();
+        let (socket, name) = socket_and_name(database_url);
         let counts = Arc::new(Mutex::new(BTreeMap::new()));
         let tap = Self {
             url: format!("postgres://roadstead@127.0.0.1:{port}/{name}?sslmode=disable"),
@@ -118,7 +115,16 @@ fn count(kind: u8, rest: &[u8], prepared: &mut HashMap<Vec<u8>, String>, counts:
     }
 }
 
-async fn message(from: &mut (impl AsyncRead + Unpin), started: bool) -> Option<(Vec<u8>, u8, Vec<u8>)> {
+/// The path of the socket that this URL of the shared server is reached by, and the database's name.
+pub fn socket_and_name(database_url: &str) -> (String, &str) {
+    let (path, parameters) = database_url.split_once('?').unwrap();
+    let folder = parameters.split('&').find_map(|parameter| parameter.strip_prefix("host=")).unwrap();
+    let socket = format!("{}/.s.PGSQL.5432", percent_decode_str(folder).decode_utf8().unwrap());
+    (socket, path.rsplit('/').next().unwrap())
+}
+
+/// The next message, whole and as its kind and its content. The first that a client says has no kind.
+pub async fn message(from: &mut (impl AsyncRead + Unpin), started: bool) -> Option<(Vec<u8>, u8, Vec<u8>)> {
     let mut whole = vec![0; if started { 5 } else { 4 }];
     from.read_exact(&mut whole).await.ok()?;
     let kind = if started { whole[0] } else { 0 };

@@ -3,9 +3,11 @@
 use roadstead::store::migrate::MIGRATOR;
 use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 
 use crate::harness::database::Database;
+use crate::harness::pooler::pooled;
+use crate::harness::program::run;
 use crate::harness::{Program, Test, Worker, autopsy_of, database, until, with};
 
 /// Migrations, one at a time, wait for this lock of the database.
@@ -157,4 +159,27 @@ async fn a_migration_that_is_killed_in_the_middle_is_made_by_another() {
         database.drop().await;
     })
     .await;
+}
+
+/// B105: behind a pooler in transaction mode it does not start, nor migrate, and says what it needs instead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_in_transaction_mode_is_refused_by_name() {
+    let database = database::create_empty().await;
+    let url = pooled(&database.url).await;
+    // What is between is a way to the database.
+    let mut through = PgConnection::connect(&url).await.unwrap();
+    let name: String = sqlx::query_scalar("SELECT current_database()::text").fetch_one(&mut through).await.unwrap();
+    assert!(database.url.contains(&name));
+    through.close().await.unwrap();
+    for command in [&["migrate"][..], &["serve", "--listen", "127.0.0.1:0"]] {
+        let refused = run(&[command, &["--database-url", &url]].concat(), &[]).await;
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        let said = &refused.stderr;
+        assert!(said.contains("a pooler in transaction mode") && said.contains("pool_mode = session"), "{said}");
+    }
+    let mut direct = PgConnection::connect(&database.url).await.unwrap();
+    let tables = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace";
+    assert_eq!(sqlx::query_scalar::<_, i64>(tables).fetch_one(&mut direct).await.unwrap(), 0, "nothing was migrated");
+    direct.close().await.unwrap();
+    database.drop().await;
 }

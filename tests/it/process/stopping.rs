@@ -4,11 +4,11 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
 use crate::harness::program::mute_listener;
-use crate::harness::{Client, Folder, Program, Worker, database, until, with_process};
+use crate::harness::{Client, Folder, Program, Raw, Worker, database, until, with_process};
 
 /// A stop must be over by then.
 const IN_TIME: Duration = Duration::from_secs(10);
@@ -77,6 +77,34 @@ async fn a_stop_ends_fifty_streams_and_two_hundred_polls_in_time() {
         while let Some(status) = streams.join_next().await {
             assert_eq!(status.unwrap().unwrap(), 200, "it ended as a stream ends, and was not cut");
         }
+    })
+    .await;
+}
+
+/// B100: nor does a stream whose client has ceased to read, when nothing more goes into its connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_does_not_wait_for_a_client_that_does_not_read() {
+    with_process(async |t, service| {
+        // Nine megabytes of events: more than the system keeps for anybody.
+        let labels: Map<String, Value> = (0..60).map(|n| (format!("label-{n}"), json!("x".repeat(120)))).collect();
+        let mut dispatches = JoinSet::new();
+        for number in 0..1_000 {
+            if dispatches.len() == 8 {
+                dispatches.join_next().await.unwrap().unwrap();
+            }
+            let (client, body) = (t.client.clone(), json!({"labels": labels, "worker_selector": {"zone": "b"}}));
+            dispatches.spawn(async move { drop(client.dispatch(&format!("r{number}"), body).await.ok()) });
+        }
+        dispatches.join_all().await;
+        let stream = "GET /v1/events/stream?after=0 HTTP/1.1\r\nhost: deaf\r\n\r\n";
+        let deaf = Raw::say_and_not_listen(&t.client, stream).await;
+        until("no more goes into its connection", async || deaf.awaits_reading()).await;
+
+        let asked = Instant::now();
+        service.stop().await;
+        println!("stopped after {:?}", asked.elapsed());
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        drop(deaf);
     })
     .await;
 }
