@@ -8,6 +8,7 @@ use super::wire::attempts::{
     AckAnswer, ReleaseRequest, RenewAnswer, ReportAnswer, ReportRequest, Standing, TokenRequest,
 };
 use crate::coordinator::{Coordinator, Error};
+use crate::ids::{AttemptId, Token};
 
 fn problem(error: Error) -> Problem {
     translate(error, Verb::Attempt)
@@ -33,12 +34,22 @@ pub(super) async fn ack_attempt(
     _: NoQuery,
     Json(request): Json<TokenRequest>,
 ) -> Result<Json<AckAnswer>, Problem> {
-    let lease = coordinator.ack_attempt(caller.namespace, attempt.attempt_id, request.token).await.map_err(problem)?;
-    Ok(Json(AckAnswer {
+    acked(&coordinator, &caller, attempt.attempt_id, request.token).await.map(Json)
+}
+
+/// Acknowledges, alone or in a batch.
+pub(super) async fn acked(
+    coordinator: &Coordinator,
+    caller: &Caller,
+    attempt_id: AttemptId,
+    token: Token,
+) -> Result<AckAnswer, Problem> {
+    let lease = coordinator.ack_attempt(caller.namespace, attempt_id, token).await.map_err(problem)?;
+    Ok(AckAnswer {
         lease_until: lease.until,
         lease_seconds: lease.ttl.as_secs_f64(),
         renew_every_seconds: lease.renew_every.as_secs_f64(),
-    }))
+    })
 }
 
 /// Renew a lease
@@ -117,7 +128,17 @@ pub(super) async fn report_attempt(
     _: NoQuery,
     Json(request): Json<ReportRequest>,
 ) -> Result<Json<ReportAnswer>, Problem> {
+    reported(&coordinator, &caller, attempt.attempt_id, request).await.map(Json)
+}
+
+/// Reports, alone or in a batch.
+pub(super) async fn reported(
+    coordinator: &Coordinator,
+    caller: &Caller,
+    attempt_id: AttemptId,
+    request: ReportRequest,
+) -> Result<ReportAnswer, Problem> {
     let (token, report) = request.into_report();
-    let standing = coordinator.report_attempt(caller.namespace, attempt.attempt_id, token, report).await;
-    Ok(Json(standing.map_err(problem)?.into()))
+    let standing = coordinator.report_attempt(caller.namespace, attempt_id, token, report).await;
+    standing.map(ReportAnswer::from).map_err(problem)
 }

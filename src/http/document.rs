@@ -21,7 +21,7 @@ use super::wire::runs::{AwaitedChange, Order};
             Clients must accept new response fields and new string values. What is absent is absent: answers carry no \
             nulls, and a null in a request reads as absent. Every error is a `Problem`, whose `action` says what to \
             do; only 429, 502, 503, 504 and a broken connection mean *send the same again*. A body has at most 4 MiB, a \
-            report 16 MiB, and is nested at most 120 levels deep.",
+            report or a batch 16 MiB, and is nested at most 120 levels deep.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     servers((url = "/", description = "Where this document was read.")),

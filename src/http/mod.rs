@@ -6,6 +6,7 @@
 mod again;
 mod api;
 mod attempts;
+mod batch;
 mod document;
 mod events;
 mod extract;
@@ -47,6 +48,8 @@ fn api() -> Api {
         .route(&[Dispatch], routes!(again::resume_run))
         .route(&[Read], routes!(again::list_attempts))
         .route(&[Read], routes!(runs::list_run_events))
+        .route(&[Dispatch], routes!(batch::dispatch_runs))
+        .route(&[Dispatch, Admin], routes!(batch::cancel_runs))
         // The feed of all events.
         .route(&[Read], routes!(events::list_events))
         .route(&[Read], routes!(events::stream_events))
@@ -62,6 +65,8 @@ fn api() -> Api {
         .route(&[Work], routes!(attempts::renew_attempt))
         .route(&[Work], routes!(attempts::release_attempt))
         .route(&[Work], routes!(attempts::report_attempt))
+        .route(&[Work], routes!(batch::ack_attempts))
+        .route(&[Work], routes!(batch::report_attempts))
 }
 
 /// Every route outside the document. They are open to everyone, and tell nothing about anyone.

@@ -106,6 +106,11 @@ impl Problem {
         Self { errors, ..Self::new(Code::InvalidRequest, detail) }
     }
 
+    /// The HTTP status.
+    pub const fn status(&self) -> u16 {
+        self.status
+    }
+
     /// The text of its body.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("texts and numbers are JSON")

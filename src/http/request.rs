@@ -61,6 +61,7 @@ fn class(method: &Method, route: &str) -> Class {
         (_, "/readyz") => Class::Sign,
         (&Method::GET, _) => Class::Read,
         (&Method::POST, "/v1/workers/{worker_id}/poll" | "/v1/workers/{worker_id}/drain") => Class::Work,
+        (_, "/v1/batch/acks" | "/v1/batch/reports") => Class::Sign,
         (_, route) if route.starts_with("/v1/attempts/") || route.starts_with("/v1/workers/") => Class::Sign,
         _ => Class::Work,
     }
@@ -115,4 +116,19 @@ fn span(request: &Request) -> Span {
         worker_id = Empty,
         attempt_id = Empty,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_workers_say_of_what_they_run_goes_first_in_a_batch_as_well() {
+        for route in ["/v1/attempts/{attempt_id}/ack", "/v1/batch/acks", "/v1/batch/reports"] {
+            assert_eq!(class(&Method::POST, route), Class::Sign, "{route}");
+        }
+        for route in ["/v1/runs", "/v1/batch/runs", "/v1/batch/cancels"] {
+            assert_eq!(class(&Method::POST, route), Class::Work, "{route}");
+        }
+    }
 }

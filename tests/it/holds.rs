@@ -65,7 +65,7 @@ async fn a_wait_that_is_shorter_than_the_sweep_is_not_made_longer_by_it() {
 
         let worker = Worker::register_with(&t.client, "w", json!({"labels": {"zone": "b"}, "slots": 1})).await;
         t.client.dispatch("first", waits("b", 0.3)).await.ok();
-        worker.take().await;
+        worker.ack(&worker.take().await).await.ok();
         t.client.dispatch("behind", waits("b", 0.3)).await.ok();
         until("its wait would be over", async || {
             t.count("SELECT count(*) FROM task WHERE hold_until < roadstead_now() AND claim_until IS NULL").await == 1

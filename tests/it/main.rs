@@ -9,6 +9,7 @@ mod access;
 mod architecture;
 mod attempts;
 mod bad_input;
+mod batches;
 mod bench;
 mod cancel;
 mod claims;

@@ -7,11 +7,14 @@ use crate::http::openapi;
 /// The committed document, from which clients are generated.
 const COMMITTED: &str = include_str!("../../../openapi/openapi.json");
 
-const OPERATIONS: [(&str, &str, &str); 21] = [
+const OPERATIONS: [(&str, &str, &str); 25] = [
     ("ackAttempt", "post", "/v1/attempts/{attempt_id}/ack"),
+    ("ackAttempts", "post", "/v1/batch/acks"),
     ("cancelRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/cancel"),
+    ("cancelRuns", "post", "/v1/batch/cancels"),
     ("deregisterWorker", "delete", "/v1/workers/{worker_id}"),
     ("dispatchRun", "post", "/v1/runs"),
+    ("dispatchRuns", "post", "/v1/batch/runs"),
     ("drainWorker", "post", "/v1/workers/{worker_id}/drain"),
     ("getRun", "get", "/v1/dags/{dag_name}/runs/{run_id}"),
     ("getWorker", "get", "/v1/workers/{worker_id}"),
@@ -26,6 +29,7 @@ const OPERATIONS: [(&str, &str, &str); 21] = [
     ("releaseAttempt", "post", "/v1/attempts/{attempt_id}/release"),
     ("renewAttempt", "post", "/v1/attempts/{attempt_id}/renew"),
     ("reportAttempt", "post", "/v1/attempts/{attempt_id}/report"),
+    ("reportAttempts", "post", "/v1/batch/reports"),
     ("resumeRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/resume"),
     ("retryRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/retry"),
     ("streamEvents", "get", "/v1/events/stream"),
@@ -172,6 +176,9 @@ fn requires_what_the_contract_requires() {
         ("TokenRequest", vec!["token"]),
         ("ReleaseRequest", vec!["token"]),
         ("ReportRequest", vec!["token", "status"]),
+        ("BatchedDispatch", vec!["dag_name"]),
+        ("BatchedAck", vec!["attempt_id", "token"]),
+        ("BatchedReport", vec!["token", "status", "attempt_id"]),
     ] {
         let found = document["components"]["schemas"][schema]["required"].as_array().cloned().unwrap_or_default();
         assert_eq!(found, required, "{schema}");

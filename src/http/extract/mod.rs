@@ -3,7 +3,7 @@
 mod body;
 mod caller;
 mod fields;
-mod headers;
+pub mod headers;
 mod path;
 pub mod query;
 pub mod read;
@@ -11,7 +11,7 @@ pub mod read;
 pub use body::Json;
 pub use caller::Caller;
 pub use fields::{Faults, Fields, FromFields, Reading};
-pub use headers::DispatchHeaders;
+pub use headers::{BatchHeaders, DispatchHeaders};
 pub use path::{AttemptPath, Path, RunPath, WorkerPath};
 pub use query::{NoQuery, Query};
 

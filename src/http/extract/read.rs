@@ -155,6 +155,14 @@ pub fn list<T>(max: usize, read: impl Fn(&str) -> Result<T, Faults>) -> impl FnO
     }
 }
 
+/// A list of at most `max` items, each read by itself: one that is wrong is no fault of the list.
+pub fn each<T>(
+    max: usize,
+    read: impl Fn(&str) -> Result<T, Faults>,
+) -> impl FnOnce(&str) -> Result<Vec<Result<T, Faults>>, Faults> {
+    list(max, move |json| Ok(read(json)))
+}
+
 /// An object of its own, as strict or tolerant as the request it stands in.
 pub fn object<T>(reading: Reading, read: impl Fn(&mut Fields<'_>) -> Option<T>) -> impl Fn(&str) -> Result<T, Faults> {
     move |json| {

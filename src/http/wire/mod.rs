@@ -2,6 +2,7 @@
 
 pub mod again;
 pub mod attempts;
+pub mod batch;
 pub mod cursor;
 pub mod dispatch;
 pub mod events;

@@ -82,10 +82,18 @@ pub fn all(names: &Names) -> Vec<Operation> {
         operation("renewAttempt", &[Work], &post, format!("{attempt}/renew"), said(json!({})), 404),
         operation("releaseAttempt", &[Work], &post, format!("{attempt}/release"), said(json!({})), 404),
         operation("reportAttempt", &[Work], &post, format!("{attempt}/report"), said(json!({"status": "failed"})), 404),
+        operation("ackAttempts", &[Work], &post, "/v1/batch/acks".into(),
+            Some(json!({"items": [{"attempt_id": attempt_id, "token": token}]})), 200),
+        operation("reportAttempts", &[Work], &post, "/v1/batch/reports".into(),
+            Some(json!({"items": [{"attempt_id": attempt_id, "token": token, "status": "failed"}]})), 200),
+        operation("cancelRuns", &[Dispatch, Admin], &post, "/v1/batch/cancels".into(),
+            Some(json!({"runs": [{"dag_name": dag_name, "run_id": run_id}], "force": true})), 200),
         operation("deregisterWorker", &[Work], &delete, format!("{worker}?session_id={session_id}"), None, 404),
         operation("registerWorker", &[Work], &put, worker, Some(json!({"session_id": session_id})), 200),
         operation("dispatchRun", &[Dispatch], &post, "/v1/runs".into(),
             Some(json!({"dag_name": dag_name, "run_id": run_id})), 201),
+        operation("dispatchRuns", &[Dispatch], &post, "/v1/batch/runs".into(),
+            Some(json!({"runs": [{"dag_name": dag_name, "run_id": run_id}]})), 200),
     ]
 }
 

@@ -134,7 +134,7 @@ async fn no_route_shows_or_moves_anything_of_another_namespace() {
 
         for names in &held {
             for operation in all(names) {
-                let makes_something = ["registerWorker", "dispatchRun"].contains(&operation.id);
+                let makes_something = ["registerWorker", "dispatchRun", "dispatchRuns"].contains(&operation.id);
                 let request = format!("{} {}", operation.path, operation.body.clone().unwrap_or_default());
                 for scope in Scope::ALL.iter().map(|scope| scope.as_str()).chain(["all"]) {
                     if makes_something {
