@@ -219,6 +219,12 @@ impl Config {
 }
 
 impl Coordinator {
+    /// How much time a session with this lease is asked to leave between two of its heartbeats.
+    #[must_use]
+    pub fn heartbeat_between(&self, lease_ttl: Duration) -> Duration {
+        self.heartbeat_interval.min(lease_ttl / 3)
+    }
+
     fn take(given: &mut Given) -> Self {
         let off_or = (Duration::ZERO, LONGEST_WAIT);
         let mut take =

@@ -74,7 +74,7 @@ impl Coordinator {
     ) -> Result<Lease, Fault> {
         let (session, lease) = holder.ok_or(Refusal::LeaseLost(attempt_id))?;
         let (until, ttl) = self.showed_token(namespace, &session, lease, now).await?;
-        let renew_every = self.settings().heartbeat_interval.min(ttl / 3);
+        let renew_every = self.settings().heartbeat_between(ttl);
         Ok(Lease { until, ttl, renew_every, cancel_requested })
     }
 }

@@ -17,7 +17,8 @@ use crate::store::{self, Db};
 pub struct Beat {
     /// Which session.
     pub session: SessionKey,
-    /// The attempts it runs, each with its token; absent says nothing of attempts.
+    /// The attempts it runs, each with its token. One that is left out is lost after two intervals; absent says nothing
+    /// of attempts.
     pub attempts: Option<Vec<(AttemptId, Token)>>,
     /// Its labels from now on; absent as before.
     pub labels: Option<Labels>,
@@ -65,14 +66,14 @@ impl Coordinator {
         };
         let mut conn = self.0.db.conn().await?;
         let cancel = store::worker::to_cancel(&mut conn, namespace, &beat.session).await?;
-        let lost = match &beat.attempts {
-            Some(attempts) if !attempts.is_empty() => {
-                let named: Vec<(AttemptId, Digest)> =
-                    attempts.iter().map(|(id, token)| (*id, token.digest())).collect();
-                store::worker::not_held(&mut conn, namespace, &beat.session, &named).await?
+        let mut lost = Vec::new();
+        if let Some(attempts) = &beat.attempts {
+            let named: Vec<(AttemptId, Digest)> = attempts.iter().map(|(id, token)| (*id, token.digest())).collect();
+            store::beats::named(&mut conn, namespace, &beat.session, &named).await?;
+            if !named.is_empty() {
+                lost = store::worker::not_held(&mut conn, namespace, &beat.session, &named).await?;
             }
-            _ => Vec::new(),
-        };
+        }
         Ok(BeatAnswer {
             lease_until: session.lease_until(),
             lease: session.lease_ttl,

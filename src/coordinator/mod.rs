@@ -40,6 +40,7 @@ mod family;
 mod handover;
 mod holder;
 mod namespaces;
+mod neglect;
 mod record;
 mod signs;
 mod watch;

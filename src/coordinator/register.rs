@@ -106,7 +106,7 @@ impl Coordinator {
         Ok(Registered {
             worker_id: key.worker_id,
             session_id: key.session_id,
-            heartbeat_every: parts.settings.heartbeat_interval.min(session.lease_ttl / 3),
+            heartbeat_every: parts.settings.heartbeat_between(session.lease_ttl),
             stale_after: session.stale_after,
             lease: session.lease_ttl,
         })

@@ -66,6 +66,9 @@ impl Coordinator {
         let standing = match held.locked.report(token, report, held.session_ended(), AttemptId(new_uuid()), held.now)? {
             Reported::Changed(transition) => {
                 let recorded = self.record(&mut held.tx, namespace, std::slice::from_ref(&*transition)).await?;
+                if transition.run().status == Status::Running {
+                    store::beats::renewed(&mut held.tx, namespace, attempt_id, false).await?;
+                }
                 Db::commit(held.tx).await?;
                 let run = transition.run();
                 tracing::info!(run = %key, attempt = %attempt_id, status = %run.status, "reported");
@@ -74,12 +77,16 @@ impl Coordinator {
             }
             Reported::Kept(left) => {
                 store::save::leave(&mut held.tx, namespace, &key, &left).await?;
+                store::beats::renewed(&mut held.tx, namespace, attempt_id, false).await?;
                 Db::commit(held.tx).await?;
                 Standing::of(&held.locked.run)
             }
             Reported::Unchanged { status, version } => {
+                if status == Status::Running {
+                    store::beats::renewed(&mut held.tx, namespace, attempt_id, false).await?;
+                }
                 // Before the sign of life, which takes a connection of its own.
-                drop(held.tx);
+                Db::commit(held.tx).await?;
                 Standing { status, version, ..Standing::of(&held.locked.run) }
             }
         };

@@ -30,7 +30,7 @@ pub struct Swept {
     pub expired: usize,
     /// Claims returned to the queue.
     pub returned: usize,
-    /// Attempts lost with their session.
+    /// Attempts lost with their session, or neglected by it.
     pub lost: usize,
     /// How long until something may be due, if that is known.
     pub next: Option<Duration>,
@@ -59,6 +59,7 @@ impl Coordinator {
             let amnesty_until = self.stamp(namespace).await?;
             if amnesty_until.is_none() {
                 self.end_silent_sessions(namespace).await?;
+                swept.lost += self.lose_neglected(namespace).await?;
             }
             let (returned, lost) = self.settle_all(namespace).await?;
             swept.returned += returned + self.return_lapsed(namespace, amnesty_until).await?;

@@ -7,6 +7,7 @@ pub mod attempt;
 pub mod condition;
 pub mod event;
 pub mod hold;
+pub mod kept;
 pub mod labels;
 pub mod refusal;
 pub mod retry;

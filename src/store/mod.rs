@@ -6,6 +6,7 @@
 
 pub mod again;
 pub mod attempts;
+pub mod beats;
 pub mod claim;
 pub mod contents;
 pub mod create;

@@ -49,7 +49,7 @@ async fn every_word_with_the_right_token_is_a_sign_of_life() {
         let worker = Worker::register_with(&t.client, "w", json!({"slots": 2})).await;
         let task = running(t, &worker, "r").await;
         t.client.dispatch("unacked", json!({})).await.ok();
-        for verb in ["renew", "report", "ack", "beat", "poll"] {
+        for verb in ["report", "ack", "beat", "poll", "renew"] {
             t.advance_forgetting(Duration::from_secs(50), Some("")).await;
             match verb {
                 "beat" => drop(worker.beat(json!({})).await.ok()),
@@ -222,7 +222,7 @@ async fn no_deadline_is_judged_by_the_clock_of_a_replica() {
 
             let worker = Worker::register_with(&client, "w", json!({"slots": 2})).await;
             let task = running(t, &worker, "r").await;
-            let lease = worker.say(&task, "renew", json!({})).await.ok();
+            let lease = worker.ack(&task).await.ok();
             let expected = t.json("SELECT to_jsonb(roadstead_now() + interval '60 seconds')").await;
             assert_eq!(parsed(&expected), parsed(&lease["lease_until"]));
             t.client.dispatch("claimed", json!({})).await.ok();

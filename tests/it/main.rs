@@ -30,6 +30,7 @@ mod large;
 mod leases;
 #[path = "../migrations.rs"]
 mod migrations;
+mod neglect;
 mod outages;
 mod overload;
 mod pages;

@@ -116,10 +116,11 @@ fn outcomes(locked: &Locked) -> Vec<String> {
         moved(locked.expire(&gaps(vec![], at(0), at(999)), at(999)).as_ref()),
         moved(locked.lapse(false, None, at(15)).as_ref()),
         moved(locked.lose(true, attempt_id(3), now).as_ref()),
+        moved(locked.neglect("was lost", attempt_id(3), now).as_ref()),
     ]
 }
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 15] = [
     "ack",
     "ack, wrong token",
     "renew",
@@ -134,6 +135,7 @@ const VERBS: [&str; 14] = [
     "hold runs out",
     "ack clock runs out",
     "session ends",
+    "neglected",
 ];
 
 /// The table as the paper has it: a row a verb, a column a state.

@@ -50,6 +50,13 @@ impl Locked {
             .then(|| self.lost("was lost: its session ended", next, now))
     }
 
+    /// Ends a running attempt that its worker has neglected, for a cause that follows the worker's name, though its session
+    /// lives.
+    #[must_use]
+    pub fn neglect(&self, cause: &str, next: AttemptId, now: Timestamp) -> Option<Transition> {
+        (self.attempt.status == AttemptStatus::Running).then(|| self.lost(cause, next, now))
+    }
+
     /// The loss of a running attempt, for a cause that follows the worker's name.
     pub(super) fn lost(&self, cause: &str, next: AttemptId, now: Timestamp) -> Transition {
         let ended = Ended {

@@ -118,7 +118,8 @@ pub struct HeartbeatRequest {
     /// Which session.
     #[schema(value_type = String, min_length = 1, max_length = 255)]
     pub session_id: SessionId,
-    /// The attempts it is at. Absent says nothing of them; empty says there are none.
+    /// The attempts it is at, all of them: one that is left out for two heartbeat intervals is lost. Absent says nothing of
+    /// them; empty says there are none.
     #[schema(nullable = false)]
     pub attempts: Option<Vec<RunningAttempt>>,
     /// What it offers from now on; absent leaves it as it is.
