@@ -31,6 +31,7 @@ mod leases;
 #[path = "../migrations.rs"]
 mod migrations;
 mod neglect;
+mod order;
 mod outages;
 mod overload;
 mod pages;
@@ -41,6 +42,7 @@ mod readers;
 mod reads;
 mod seed;
 mod selectors;
+mod stale;
 mod tokens;
 mod wakeups;
 mod worker_cli;

@@ -111,7 +111,7 @@ fn quick() -> Config {
     config
 }
 
-/// B87, B107: another server in the place of the first, after twenty seconds without any, and in the middle of a sweep.
+/// B27, B87, B107: another server in the place of the first, after twenty seconds without any, and in the middle of a sweep.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_postgres_under_load_stops_nothing_for_good() {
     let folder = Folder::new();
@@ -135,6 +135,11 @@ async fn a_restart_of_postgres_under_load_stops_nothing_for_good() {
         loads.spawn(load(client, format!("load-{number}"), Arc::clone(&over), Arc::clone(&answers)));
     }
     until("the load is on", async || answers.load(Ordering::Relaxed) > 50).await;
+
+    // Its process ends while the database is away.
+    let doomed = Worker::register(&two, "doomed", json!({"zone": "d"})).await;
+    one.dispatch("doomed", json!({"worker_selector": {"zone": "d"}})).await.ok();
+    doomed.ack(&doomed.take().await).await.ok();
 
     let lock = hold_up_a_sweep(&url, &one).await;
     restart(&folder).await;
@@ -166,6 +171,9 @@ async fn a_restart_of_postgres_under_load_stops_nothing_for_good() {
     println!("given {latest:?} after the dispatch at the latest, at its own replica and at the other");
     assert!(latest.iter().all(|late| *late < SOON), "{latest:?}");
     all_loops_work(&one, &two, &idle, parked).await;
+    // What really died is found once the amnesty is over.
+    assert_eq!(one.finished("doomed").await["failure"]["reason"], "lease_lost");
+    assert_eq!(two.get("/v1/workers/doomed").await.ok()["state"], "ended");
 
     let answered = answers.load(Ordering::Relaxed);
     until("the load goes on", async || answers.load(Ordering::Relaxed) > answered + 50).await;

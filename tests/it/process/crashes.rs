@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Folder, Program, Worker, autopsy_of, until};
+use crate::harness::{Client, Folder, Program, Worker, autopsy_of, until, with_process};
 
 /// The postmaster of the embedded Postgres in this data folder.
 fn postmaster(data_dir: &str) -> Option<Pid> {
@@ -230,4 +230,34 @@ async fn a_database_that_does_not_answer_keeps_nobody_waiting() {
     assert_eq!(client.run("before").await["status"], "queued");
     client.dispatch("during", json!({"worker_selector": {"zone": "x"}})).await.ok();
     service.stop().await;
+}
+
+/// B61: there is no leader whose pause is a gap. A replica is stopped for a while, wherever it is at that moment; the other
+/// does its work, and what the first goes on with afterwards does no harm.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_paused_leaves_no_gap_and_comes_back_harmlessly() {
+    with_process(async |t, paused| {
+        let mut other = Program::serve(&["--database-url", &t.database_url]);
+        let client = other.client().await;
+        let worker = Worker::register(&client, "w", json!({"zone": "b"})).await;
+        for round in 0..3 {
+            for n in 0..50 {
+                let short = json!({"worker_selector": {"zone": "x"}, "worker_wait_timeout_seconds": 0.3});
+                t.client.dispatch(&format!("r{round}-{n}"), short).await.ok();
+            }
+            paused.signal(Signal::SIGSTOP);
+            for n in 0..50 {
+                let run = client.finished(&format!("r{round}-{n}")).await;
+                assert_eq!(run["failure"]["reason"], "hold_expired");
+            }
+            client.dispatch(&format!("b{round}"), json!({"worker_selector": {"zone": "b"}})).await.ok();
+            worker.work_one().await;
+            until("the feed goes on", async || t.count("SELECT count(*) FROM event_unstamped").await == 0).await;
+            paused.signal(Signal::SIGCONT);
+            t.client.dispatch(&format!("again{round}"), json!({"worker_selector": {"zone": "b"}})).await.ok();
+            worker.work_one().await;
+        }
+        other.stop().await;
+    })
+    .await;
 }
