@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::error::Fault;
 use super::{Class, Coordinator, Error, PATIENCE};
@@ -83,6 +84,14 @@ pub struct PollAnswer {
     pub poll_after: Option<Duration>,
 }
 
+/// Completes when a wait is over, or all waits are.
+async fn ended(until: Instant, closing: &CancellationToken) {
+    tokio::select! {
+        () = tokio::time::sleep_until(until) => {}
+        () = closing.cancelled() => {}
+    }
+}
+
 impl Coordinator {
     /// Waits for tasks that the session may take, at the most as long as asked. A sign of life, also while it waits.
     ///
@@ -94,40 +103,46 @@ impl Coordinator {
     /// [`Refusal::UnknownSession`].
     pub async fn poll_tasks(&self, namespace: NamespaceId, poll: Poll) -> Result<PollAnswer, Error> {
         let mut until = Instant::now() + poll.wait;
-        let session = self.arrive(namespace, &poll).await?;
+        let mut session = self.arrive(namespace, &poll).await?;
         if let Some(again) = self.repeated(namespace, &poll).await? {
             return Ok(PollAnswer { tasks: again, poll_after: None, ..self.news(namespace, &poll.session).await? });
         }
-        if session.present_from.is_none() || self.0.closing.is_cancelled() {
-            return self.news(namespace, &poll.session).await;
+        loop {
+            if session.present_from.is_none() || self.0.closing.is_cancelled() {
+                return self.news(namespace, &poll.session).await;
+            }
+            let key = (namespace, session.label_set_no);
+            let max_tasks = usize::try_from(poll.max_tasks).unwrap_or(1);
+            let Place { ticket, mut outcome, fresh } =
+                self.0.matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
+            if let Some(group) = fresh {
+                self.run_group(group);
+            }
+            // After it was parked: what becomes of the session from here on is told to its polls, what became of it
+            // before is read.
+            let news = self.news(namespace, &poll.session).await?;
+            let read_at = Instant::now();
+            if news.drain || !news.cancel.is_empty() {
+                until = read_at;
+            }
+            let outcome = tokio::select! {
+                biased;
+                outcome = &mut outcome => outcome.ok(),
+                () = ended(until, &self.0.closing) => {
+                    // What it is given at this moment must not be lost.
+                    if Matchmaker::withdraw(&ticket) {
+                        None
+                    } else {
+                        tokio::time::timeout(PATIENCE, outcome).await.ok().and_then(Result::ok)
+                    }
+                }
+            };
+            if matches!(outcome, Some(Outcome::Relabelled)) && Instant::now() < until {
+                session = self.arrive(namespace, &poll).await?;
+                continue;
+            }
+            return self.answer(namespace, &poll, news, read_at, until, outcome).await;
         }
-        let key = (namespace, session.label_set_no);
-        let max_tasks = usize::try_from(poll.max_tasks).unwrap_or(1);
-        let Place { ticket, mut outcome, fresh } =
-            self.0.matchmaker.park(key, poll.session.clone(), max_tasks, poll.poll_id.clone());
-        if let Some(group) = fresh {
-            self.run_group(group);
-        }
-        // After it was parked: what becomes of the session from here on is told to its polls, what became of it
-        // before is read.
-        let news = self.news(namespace, &poll.session).await?;
-        let read_at = Instant::now();
-        if news.drain || !news.cancel.is_empty() {
-            until = read_at;
-        }
-        tokio::select! {
-            biased;
-            outcome = &mut outcome => return self.answer(namespace, &poll, news, read_at, until, outcome.ok()).await,
-            () = tokio::time::sleep_until(until) => {}
-            () = self.0.closing.cancelled() => {}
-        }
-        // What it is given at this moment must not be lost.
-        let outcome = if Matchmaker::withdraw(&ticket) {
-            None
-        } else {
-            tokio::time::timeout(PATIENCE, outcome).await.ok().and_then(Result::ok)
-        };
-        self.answer(namespace, &poll, news, read_at, until, outcome).await
     }
 
     /// The answer to a poll that has waited, with news that are no older than [`NEWS_AGE`]; those of a poll that is given
@@ -153,7 +168,7 @@ impl Coordinator {
                 return Ok(PollAnswer { poll_after: Some(POLL_AFTER), ..PollAnswer::default() });
             }
             Some(Outcome::Draining) => true,
-            Some(Outcome::Given(_) | Outcome::News) | None => false,
+            Some(Outcome::Given(_) | Outcome::News | Outcome::Relabelled) | None => false,
         };
         let mut answer = if fresh { news } else { self.news(namespace, &poll.session).await? };
         answer.drain |= drain;

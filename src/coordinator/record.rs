@@ -13,6 +13,7 @@ use super::handover::HandOver;
 use crate::domain::condition::Situation;
 use crate::domain::labels::Labels;
 use crate::domain::run::{Run, Status};
+use crate::domain::selector::Expression;
 use crate::domain::snapshot::{HoldSnapshot, RunSnapshot, Waiting};
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
 use crate::ids::{NamespaceId, SelectorNo, WorkerId, new_uuid};
@@ -74,6 +75,8 @@ impl Told {
 struct EventData<'a> {
     run: &'a RunSnapshot,
     worker_selector: &'a Labels,
+    #[serde(skip_serializing_if = "<[Expression]>::is_empty")]
+    worker_expressions: &'a [Expression],
     #[serde(skip_serializing_if = "Option::is_none")]
     target_worker_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -243,6 +246,7 @@ fn event_data(snapshot: &RunSnapshot) -> String {
     let data = EventData {
         run: snapshot,
         worker_selector: &snapshot.worker_selector,
+        worker_expressions: &snapshot.worker_expressions,
         target_worker_id: snapshot.target_worker_id.as_deref(),
         hold: snapshot.hold.as_ref(),
     };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Timestamp;
 use super::labels::{Labels, LabelsSchema};
 use super::retry::{Retry, RetryOn};
-use super::selector::Selector;
+use super::selector::{Expression, Selector};
 use crate::ids::{AttemptId, RunKey, SelectorNo, WorkerId};
 
 /// Declares an enum whose variants have one text each, in the database and on the wire.
@@ -124,6 +124,10 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<LabelsSchema>, nullable = false)]
     pub worker_selector: Option<Labels>,
+    /// What else was asked of its labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub worker_expressions: Vec<Expression>,
     /// The one worker that was waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, nullable = false)]

@@ -9,6 +9,7 @@ use super::hold::Hold;
 use super::labels::{Labels, LabelsSchema};
 use super::retry::Retry;
 use super::run::{AttemptRef, Failure, Run, Status};
+use super::selector::Expression;
 use crate::ids::{RunKey, WorkerId};
 
 /// What a queued run waits for, as tables and sessions stand.
@@ -81,6 +82,10 @@ pub struct RunSnapshot {
     /// The labels it requires of a worker.
     #[schema(value_type = LabelsSchema)]
     pub worker_selector: Labels,
+    /// What else it requires of that worker's labels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub worker_expressions: Vec<Expression>,
     /// The one worker that may take it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -171,6 +176,7 @@ impl RunSnapshot {
             version: run.version,
             attempt: run.attempt,
             worker_selector: run.selector.equal.clone(),
+            worker_expressions: run.selector.expressions.clone(),
             target_worker_id: run.selector.target.as_ref().map(ToString::to_string),
             worker_wait_timeout_seconds: run.wait.as_secs_f64(),
             priority: run.priority,

@@ -31,6 +31,8 @@ pub enum Outcome<T> {
     Draining,
     /// There is something that its session should hear.
     News,
+    /// Its session offers other labels by now: it is to be parked where it belongs.
+    Relabelled,
 }
 
 /// A poll that waits.
@@ -186,10 +188,9 @@ impl<T> Matchmaker<T> {
         self.tell(namespace, session, None, || Outcome::News);
     }
 
-    /// Ends the polls of a session whose label set is another now: they answer empty, and their worker, which polls
-    /// again, is looked for by what it offers now.
+    /// Ends the polls of a session whose label set is another now, so that they are looked for by what it offers now.
     pub fn offers(&self, namespace: NamespaceId, session: &SessionKey, label_set_no: LabelSetNo) {
-        self.tell(namespace, session, Some(label_set_no), || Outcome::Given(Vec::new()));
+        self.tell(namespace, session, Some(label_set_no), || Outcome::Relabelled);
     }
 
     /// Forgets a group that has no polls; false when one was parked meanwhile.

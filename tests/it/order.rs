@@ -15,26 +15,6 @@ async fn dispatch(t: &Test, runs: &[Value]) {
     }
 }
 
-/// B109: 5,000 older tasks that this worker may not take hide nothing from it. That its cost does not grow with them is for
-/// the plans to show.
-#[tokio::test(flavor = "multi_thread")]
-async fn thousands_that_wait_for_others_hide_nothing() {
-    with(async |t| {
-        let other = |n: usize| {
-            let zone = if n.is_multiple_of(2) { "x".to_owned() } else { format!("x{}", n % 500) };
-            json!({"dag_name": "dag", "run_id": format!("x{n}"), "worker_selector": {"zone": zone}, "priority": 5})
-        };
-        dispatch(t, &(0..5_000).map(other).collect::<Vec<_>>()).await;
-        t.client.dispatch("b", json!({"worker_selector": {"zone": "b"}})).await.ok();
-        let worker = Worker::register(&t.client, "w", json!({"zone": "b"})).await;
-        // A poll that does not wait has looked once.
-        let tasks = worker.poll(0.0).await;
-        assert_eq!(tasks.len(), 1);
-        assert_eq!(tasks[0]["run_id"], "b");
-    })
-    .await;
-}
-
 /// B119: beside one that is due, one of each kind that must not be handed out; each then comes when it may, and not before.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_is_due_is_handed_out() {

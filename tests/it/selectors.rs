@@ -321,18 +321,20 @@ async fn a_worker_with_other_labels_gets_nothing_for_its_old_ones() {
             let session = if same_session { "s1" } else { "s2" };
             let second = json!({"labels": {"zone": b}, "session_id": session});
             let worker = Worker::register_with(&t.client, &name, second).await;
-            let reply = parked.await.unwrap();
-            assert!(began.elapsed() < Duration::from_secs(5), "the old poll ends");
-            if same_session {
-                let body = reply.ok();
-                assert_eq!(body["tasks"], json!([]));
-                assert!(body["poll_after_seconds"].as_f64().unwrap() >= 1.0);
-            } else {
-                assert_eq!(reply.problem(409, "unknown-session")["action"], "give_up");
-            }
             t.client.dispatch(&format!("old-{same_session}"), zone(&a)).await.ok();
             t.client.dispatch(&format!("new-{same_session}"), zone(&b)).await.ok();
-            assert_eq!(worker.work_one().await["run_id"], format!("new-{same_session}"));
+            let reply = parked.await.unwrap();
+            assert!(began.elapsed() < Duration::from_secs(5), "the old poll ends, or looks by the new labels");
+            let new = format!("new-{same_session}");
+            if same_session {
+                let task = &reply.ok()["tasks"][0];
+                assert_eq!(task["run_id"], new);
+                worker.ack(task).await.ok();
+                worker.report(task, "succeeded").await.ok();
+            } else {
+                assert_eq!(reply.problem(409, "unknown-session")["action"], "give_up");
+                assert_eq!(worker.work_one().await["run_id"], new);
+            }
             assert!(worker.poll(0.0).await.is_empty());
             waits_for(t, &format!("old-{same_session}"), "False", "NoMatchingWorker").await;
         }
@@ -358,10 +360,15 @@ async fn labels_changed_on_another_replica_reach_a_parked_poll() {
             });
             until("the poll was looked for", async || t.count(looked).await > 0).await;
             let here = Worker { client: t.client.clone(), ..worker.clone() };
+            if !drains {
+                t.client.dispatch("r", zone("b")).await.ok();
+            }
             here.beat(beat).await.ok();
             let told = Instant::now();
             let (answer, at) = parked.await.unwrap();
-            assert_eq!((&answer["tasks"], &answer["drain"]), (&json!([]), &json!(drains)));
+            assert_eq!(answer["drain"], json!(drains));
+            let run = if drains { Value::Null } else { json!("r") };
+            assert_eq!(answer["tasks"][0]["run_id"], run, "{answer}");
             let late = at.duration_since(told);
             assert!(late < t.config.coordinator.fallback_interval * 2 + Duration::from_millis(500), "{late:?}");
         }
@@ -529,6 +536,122 @@ async fn a_released_task_does_not_hide_the_next_from_its_releaser() {
         assert_eq!(worker.work_one().await["run_id"], "second");
         assert!(worker.poll(0.0).await.is_empty());
         assert_eq!(Worker::register(&t.client, "other", json!({})).await.work_one().await["run_id"], "first");
+    })
+    .await;
+}
+
+/// A run with expressions is held until a worker's labels meet them all, and says everywhere what it asks for.
+#[tokio::test(flavor = "multi_thread")]
+async fn expressions_are_held_for_told_and_met() {
+    with(async |t| {
+        let expressions = json!([
+            {"key": "cores", "operator": "gte", "values": ["8"]},
+            {"key": "gpu", "operator": "does_not_exist"},
+            {"key": "zone", "operator": "in", "values": ["a", "b"]},
+        ]);
+        let body = json!({"worker_expressions": expressions, "worker_wait_timeout_seconds": 60});
+        let run = t.client.dispatch("r", body.clone()).await.ok();
+        assert_eq!((&run["worker_expressions"], &run["worker_selector"]), (&expressions, &json!({})));
+        let event = &t.client.events("r").await[0];
+        assert_eq!(event["data"]["worker_expressions"], expressions, "whoever opens capacity reads it here");
+        // Wherever one of them is not met it is no match, and one that nobody has named is met by its absence.
+        for (n, labels) in [
+            json!({"cores": "4", "zone": "a"}),
+            json!({"cores": "16", "zone": "c"}),
+            json!({"cores": "16", "zone": "a", "gpu": ""}),
+            json!({"cores": "many", "zone": "a"}),
+            json!({"zone": "a"}),
+            json!({"cores": "16"}),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let other = Worker::register(&t.client, &format!("other-{n}"), labels.clone()).await;
+            assert!(other.poll(0.0).await.is_empty(), "{labels}");
+        }
+        waits_for(t, "r", "False", "NoMatchingWorker").await;
+        let worker = Worker::register(&t.client, "w", json!({"cores": "4", "zone": "b", "more": "x"})).await;
+        let parked = tokio::spawn({
+            let worker = worker.clone();
+            async move { worker.take().await }
+        });
+        worker.beat(json!({"labels": {"cores": "10", "zone": "b"}})).await.ok();
+        let task = parked.await.unwrap();
+        assert_eq!((&task["run_id"], &task["worker_expressions"]), (&json!("r"), &expressions));
+        worker.ack(&task).await.ok();
+        worker.report(&task, "failed").await.ok();
+
+        // A poll that waits is handed one that fits, by the dispatch itself, with all that it asks for.
+        let parked = tokio::spawn({
+            let worker = worker.clone();
+            async move { worker.take().await }
+        });
+        until("the poll is parked", async || {
+            t.count("SELECT count(*) FROM worker_session WHERE worker_id = 'w' AND last_seen > started_at").await == 1
+        })
+        .await;
+        t.client.dispatch("next", body.clone()).await.ok();
+        let task = parked.await.unwrap();
+        assert_eq!((&task["run_id"], &task["worker_expressions"]), (&json!("next"), &expressions));
+        worker.leave().await.ok();
+
+        // A retry asks for the same unless it says otherwise, and then for that alone.
+        let retry = async |after: &Value, rest: Value| {
+            let mut body = json!({"after_attempt_id": after});
+            body.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+            t.client.post("/v1/dags/dag/runs/r/retry", &body).await
+        };
+        let first = &run["attempt"]["attempt_id"];
+        let again = retry(first, json!({"worker_selector": {"disk": "ssd"}})).await.ok();
+        assert_eq!((&again["worker_expressions"], &again["worker_selector"]), (&expressions, &json!({"disk": "ssd"})));
+        t.advance(Duration::from_secs(61)).await;
+        let failed = t.client.finished("r").await;
+        let selector = "{disk: ssd, cores >= 8, gpu does not exist, zone in (a, b)}";
+        assert_eq!(failed["error"], format!("no worker matched the selector {selector} within 1m0s"));
+        assert_eq!(failed["failure"]["worker_expressions"], expressions);
+        let refused =
+            t.client.dispatch("now", json!({"worker_expressions": expressions, "worker_wait_timeout_seconds": 0}));
+        let refused = refused.await.problem(409, "no-matching-worker");
+        assert!(
+            refused["detail"].as_str().unwrap().contains("{cores >= 8, gpu does not exist, zone in (a, b)}"),
+            "{refused}"
+        );
+        let last =
+            retry(&again["attempt"]["attempt_id"], json!({"worker_expressions": [], "worker_selector": {}})).await.ok();
+        assert_eq!((&last["worker_expressions"], reason(&last).1.as_str()), (&Value::Null, "AwaitingPoll"));
+    })
+    .await;
+}
+
+/// An exclusive key may be mentioned by an expression, and terms of every kind count together.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expression_mentions_its_key_and_is_a_term() {
+    with(async |t| {
+        let pool = Worker::register_with(
+            &t.client,
+            "pool",
+            json!({"labels": {"gpu": "80"}, "exclusive": ["gpu"], "slots": 9}),
+        )
+        .await;
+        t.client.dispatch("plain", json!({})).await.ok();
+        t.client
+            .dispatch("small", json!({"worker_expressions": [{"key": "gpu", "operator": "gt", "values": ["100"]}]}))
+            .await
+            .ok();
+        t.client
+            .dispatch("large", json!({"worker_expressions": [{"key": "gpu", "operator": "gt", "values": ["9"]}]}))
+            .await
+            .ok();
+        let answer = pool.poll_with(json!({"max_tasks": 9, "wait_seconds": 0})).await.ok();
+        let given: Vec<&Value> = answer["tasks"].as_array().unwrap().iter().map(|task| &task["run_id"]).collect();
+        assert_eq!(given, ["large"]);
+        let many: Vec<Value> = (0..15).map(|n| json!({"key": format!("k{n}"), "operator": "exists"})).collect();
+        let asked = json!({"worker_expressions": many, "target_worker_id": "w"});
+        let run = t.client.dispatch("most", asked).await.ok();
+        t.client.cancel("most").await.ok();
+        let retry = json!({"after_attempt_id": run["attempt"]["attempt_id"], "worker_selector": {"a": "b"}});
+        let refused = t.client.post("/v1/dags/dag/runs/most/retry", &retry).await.problem(422, "invalid-request");
+        assert_eq!(refused["errors"][0]["pointer"], "/worker_selector", "with what it inherits it is too much");
     })
     .await;
 }

@@ -14,7 +14,7 @@ use crate::domain::labels::Labels;
 use crate::domain::refusal::Refusal;
 use crate::domain::retry::{Retry, RetryOn};
 use crate::domain::run::{AttemptRef, Operation, Run, Status};
-use crate::domain::selector::{MAX_TERMS, Selector};
+use crate::domain::selector::{Expression, MAX_TERMS, Selector};
 use crate::domain::transition::{AttemptChange, Ended, TaskChange, Transition};
 use crate::ids::{AttemptId, Digest, RunKey, SelectorNo};
 
@@ -24,6 +24,8 @@ use crate::ids::{AttemptId, Digest, RunKey, SelectorNo};
 pub struct Changes {
     /// The labels it requires of a worker.
     pub worker_selector: Option<Labels>,
+    /// What else it requires of that worker's labels.
+    pub worker_expressions: Option<Vec<Expression>>,
     /// The one worker that may take it.
     pub target: Option<crate::ids::WorkerId>,
     /// How long it may be without a match.
@@ -50,12 +52,14 @@ impl Changes {
     /// The dispatch that comes of it.
     #[must_use]
     pub fn of(self, run: &Run, operation: Operation) -> Dispatch {
-        let selector = match (self.worker_selector, self.target) {
-            (None, None) => Arc::clone(&run.selector),
-            (equal, target) => Arc::new(Selector {
-                equal: equal.unwrap_or_else(|| run.selector.equal.clone()),
-                target: target.or_else(|| run.selector.target.clone()),
-            }),
+        let before = &run.selector;
+        let selector = match (self.worker_selector, self.worker_expressions, self.target) {
+            (None, None, None) => Arc::clone(before),
+            (equal, expressions, target) => Arc::new(Selector::new(
+                equal.unwrap_or_else(|| before.equal.clone()),
+                expressions.unwrap_or_else(|| before.expressions.clone()),
+                target.or_else(|| before.target.clone()),
+            )),
         };
         Dispatch {
             key: run.key.clone(),
@@ -97,9 +101,8 @@ impl Locked {
             }
             Operation::Start | Operation::Retry | Operation::Resume => {}
         }
-        let terms = dispatch.selector.equal.len() + usize::from(dispatch.selector.target.is_some());
-        if terms > MAX_TERMS {
-            return Err(Refusal::TooManyTerms(terms));
+        if dispatch.selector.size() > MAX_TERMS {
+            return Err(Refusal::TooManyTerms(dispatch.selector.size()));
         }
         dispatch.may_be_queued(situation)?;
         let now = situation.at;

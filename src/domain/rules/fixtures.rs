@@ -33,7 +33,7 @@ pub fn dispatch(wait: u64) -> Dispatch {
     Dispatch {
         key: RunKey { dag_name: DagName::parse("etl").unwrap(), run_id: RunId::parse("r-1").unwrap() },
         operation: Operation::Start,
-        selector: Arc::new(Selector { equal: Labels::from([("zone".into(), "b".into())]), target: None }),
+        selector: Arc::new(Selector { equal: Labels::from([("zone".into(), "b".into())]), ..Selector::default() }),
         wait: Duration::from_secs(wait),
         priority: 0,
         max_attempts: 1,

@@ -97,6 +97,7 @@ impl Locked {
         let failed = (status == Status::Failed).then(|| Failure {
             reason: FailureReason::Reported,
             worker_selector: None,
+            worker_expressions: Vec::new(),
             target_worker_id: None,
             waited_seconds: None,
             worker_id: self.run.worker_id.clone(),

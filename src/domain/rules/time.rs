@@ -21,6 +21,7 @@ impl Locked {
             run.failure = Some(Failure {
                 reason: FailureReason::HoldExpired,
                 worker_selector: Some(run.selector.equal.clone()),
+                worker_expressions: run.selector.expressions.clone(),
                 target_worker_id: run.selector.target.clone(),
                 waited_seconds: Some(waited.as_secs_f64()),
                 worker_id: None,
@@ -77,6 +78,7 @@ impl Locked {
                 run.failure = Some(Failure {
                     reason: FailureReason::LeaseLost,
                     worker_selector: None,
+                    worker_expressions: Vec::new(),
                     target_worker_id: None,
                     waited_seconds: None,
                     worker_id: Some(worker_id),

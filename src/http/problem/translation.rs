@@ -158,7 +158,7 @@ mod tests {
     }
 
     fn selector(zone: &str) -> Arc<Selector> {
-        Arc::new(Selector { equal: [("zone".to_owned(), zone.to_owned())].into(), target: None })
+        Arc::new(Selector { equal: [("zone".to_owned(), zone.to_owned())].into(), ..Selector::default() })
     }
 
     fn session(ended: Option<EndReason>) -> Refusal {

@@ -14,7 +14,7 @@ use crate::domain::labels::{Labels, LabelsSchema, MAX_LABELS};
 use crate::domain::retry::Retry;
 use crate::domain::rules::again::Changes;
 use crate::domain::run::Operation;
-use crate::domain::selector::MAX_TERMS;
+use crate::domain::selector::{Expression, MAX_TERMS, Selector};
 use crate::http::extract::query::read as query;
 use crate::http::extract::{Fields, FromFields, Reading, Settings, read};
 use crate::http::json;
@@ -39,6 +39,9 @@ pub struct NextAttemptRequest {
     /// Labels a worker must offer, in place of those before; empty: none. A target worker of before stays.
     #[schema(value_type = Option<LabelsSchema>, nullable = false)]
     pub worker_selector: Option<Labels>,
+    /// What else must hold of that worker's labels, in place of what must before; empty: nothing.
+    #[schema(nullable = false, max_items = 16)]
+    pub worker_expressions: Option<Vec<Expression>>,
     /// The only worker that may take it.
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
     pub target_worker_id: Option<WorkerId>,
@@ -86,6 +89,7 @@ impl FromFields for NextAttemptRequest {
             root: fields.optional("root", read::run_key),
             parent: fields.optional("parent", read::run_key),
             worker_selector: fields.optional("worker_selector", read::labels(MAX_TERMS)),
+            worker_expressions: fields.optional("worker_expressions", dispatch::expressions),
             target_worker_id: fields.optional("target_worker_id", read::name),
             worker_wait_timeout_seconds: fields
                 .optional("worker_wait_timeout_seconds", read::seconds(Duration::ZERO, longest)),
@@ -99,7 +103,10 @@ impl FromFields for NextAttemptRequest {
             previous: fields.optional("previous", read::any),
             labels: fields.optional("labels", read::labels(MAX_LABELS)),
         };
-        dispatch::bound_terms(fields, request.worker_selector.as_ref(), request.target_worker_id.as_ref());
+        // With what stays of before it may be too much all the same, which only shows under the run's lock.
+        let labels = request.worker_selector.clone().unwrap_or_default();
+        let (expressions, target) = (request.worker_expressions.as_ref(), request.target_worker_id.as_ref());
+        dispatch::bound_terms(fields, Some(&labels), expressions, target);
         after_attempt_id.map(|_| request)
     }
 }
@@ -113,6 +120,7 @@ impl NextAttemptRequest {
             after: self.after_attempt_id,
             changes: Changes {
                 worker_selector: self.worker_selector,
+                worker_expressions: self.worker_expressions,
                 target: self.target_worker_id,
                 wait: self.worker_wait_timeout_seconds,
                 priority: self.priority,
@@ -152,6 +160,9 @@ impl NextAttemptRequest {
         put("root", self.root.as_ref().map(|key| serde_json::json!(key)));
         put("parent", self.parent.as_ref().map(|key| serde_json::json!(key)));
         put("worker_selector", self.worker_selector.as_ref().map(|labels| serde_json::json!(labels)));
+        let expressions = self.worker_expressions.clone();
+        let expressions = expressions.map(|asked| Selector::new(Labels::new(), asked, None).expressions);
+        put("worker_expressions", expressions.map(|asked| serde_json::json!(asked)));
         put("target_worker_id", self.target_worker_id.as_ref().map(|id| Value::from(id.as_str())));
         let micros = self.worker_wait_timeout_seconds.map(|wait| wait.as_micros().to_string());
         put("wait_micros", micros.map(Value::from));

@@ -11,10 +11,11 @@ use crate::domain::labels::{Labels, LabelsSchema, MAX_LABELS};
 use crate::domain::retry::{LONGEST_DELAY, Retry, RetryOn};
 use crate::domain::rules::dispatch::Dispatch;
 use crate::domain::run::Operation;
-use crate::domain::selector::{MAX_TERMS, Selector};
+use crate::domain::selector::{Expression, MAX_TERMS, MAX_VALUES, Operator, Selector};
 use crate::http::extract::query::read as query;
 use crate::http::extract::{DispatchHeaders, Faults, Fields, FromFields, Reading, Settings, read};
 use crate::http::json;
+use crate::http::problem::FieldError;
 use crate::ids::{self, DagName, Digest, RunId, RunKey, WorkerId};
 
 /// The largest definition.
@@ -50,9 +51,12 @@ pub struct DispatchRequest {
     #[schema(nullable = false)]
     pub parent: Option<RunKey>,
     /// Labels a worker must offer, each with exactly this value. Absent or empty: any worker may take it. At most 16
-    /// terms, `target_worker_id` counted as one.
+    /// terms, `worker_expressions` counted, and `target_worker_id` as one.
     #[schema(value_type = LabelsSchema, required = false, example = json!({"zone": "b"}))]
     pub worker_selector: Labels,
+    /// What else must hold of that worker's labels, all of it.
+    #[schema(required = false, max_items = 16)]
+    pub worker_expressions: Vec<Expression>,
     /// The only worker that may take it.
     #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255)]
     pub target_worker_id: Option<WorkerId>,
@@ -107,8 +111,9 @@ impl FromFields for DispatchRequest {
             fields.fault("parent", "must be another run");
         }
         let worker_selector = fields.or("worker_selector", Labels::new(), read::labels(MAX_TERMS));
+        let worker_expressions = fields.or("worker_expressions", Vec::new(), expressions);
         let target_worker_id = fields.optional("target_worker_id", read::name);
-        bound_terms(fields, worker_selector.as_ref(), target_worker_id.as_ref());
+        bound_terms(fields, worker_selector.as_ref(), worker_expressions.as_ref(), target_worker_id.as_ref());
         let longest = settings.worker_wait_timeout_max;
         let worker_wait_timeout_seconds =
             fields.optional("worker_wait_timeout_seconds", read::seconds(Duration::ZERO, longest));
@@ -131,6 +136,7 @@ impl FromFields for DispatchRequest {
             root,
             parent,
             worker_selector: worker_selector?,
+            worker_expressions: worker_expressions?,
             target_worker_id,
             worker_wait_timeout_seconds,
             priority: priority?,
@@ -149,7 +155,8 @@ impl FromFields for DispatchRequest {
 impl DispatchRequest {
     /// What the coordinator takes: a run id is made if none was sent, and the configured wait stands for an absent one.
     pub fn into_request(self, headers: DispatchHeaders, settings: &Settings) -> Request {
-        let digest = self.digest();
+        let selector = Arc::new(self.selector());
+        let digest = self.digest(&selector);
         let run_id = self.run_id.unwrap_or_else(|| {
             RunId::parse(ids::new_uuid().to_string()).expect("a UUID has 36 characters that ids may have")
         });
@@ -157,7 +164,7 @@ impl DispatchRequest {
             dispatch: Dispatch {
                 key: RunKey { dag_name: self.dag_name, run_id },
                 operation: self.operation.unwrap_or(Operation::Start),
-                selector: Arc::new(Selector { equal: self.worker_selector, target: self.target_worker_id }),
+                selector,
                 wait: self.worker_wait_timeout_seconds.unwrap_or(settings.worker_wait_timeout),
                 priority: self.priority,
                 max_attempts: self.max_attempts,
@@ -179,11 +186,17 @@ impl DispatchRequest {
         }
     }
 
+    /// What it requires of a worker.
+    fn selector(&self) -> Selector {
+        let expressions = self.worker_expressions.clone();
+        Selector::new(self.worker_selector.clone(), expressions, self.target_worker_id.clone())
+    }
+
     /// What makes a repeat the same: all that was asked for, however it was written.
     ///
     /// An absent wait stays absent, so that a repeat is one whatever the configuration says by then. The trace context
     /// is not part of it: each try of a traced client has its own.
-    fn digest(&self) -> Digest {
+    fn digest(&self, selector: &Selector) -> Digest {
         let any = |text: &Option<String>| {
             text.as_ref().map(|text| json::canonical(text).expect("the body it stands in was checked as strict JSON"))
         };
@@ -193,8 +206,9 @@ impl DispatchRequest {
             operation: self.operation.filter(|operation| *operation != Operation::Start),
             root: self.root.as_ref(),
             parent: self.parent.as_ref(),
-            worker_selector: &self.worker_selector,
-            target_worker_id: self.target_worker_id.as_ref(),
+            worker_selector: &selector.equal,
+            worker_expressions: &selector.expressions,
+            target_worker_id: selector.target.as_ref(),
             wait_micros: self.worker_wait_timeout_seconds.map(|wait| wait.as_micros()),
             priority: self.priority,
             max_attempts: (self.max_attempts != 1).then_some(self.max_attempts),
@@ -226,6 +240,8 @@ struct Canonical<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<&'a RunKey>,
     worker_selector: &'a Labels,
+    #[serde(skip_serializing_if = "<[Expression]>::is_empty")]
+    worker_expressions: &'a [Expression],
     #[serde(skip_serializing_if = "Option::is_none")]
     target_worker_id: Option<&'a WorkerId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,15 +264,38 @@ struct Canonical<'a> {
     labels: &'a Labels,
 }
 
-/// Notes a selector that has more terms than one may have, the target counted.
-pub(super) fn bound_terms(fields: &mut Fields<'_>, labels: Option<&Labels>, target: Option<&WorkerId>) {
-    if let (Some(labels), Some(_)) = (labels, target)
-        && labels.len() + 1 > MAX_TERMS
-    {
-        let terms = labels.len() + 1;
-        let detail = format!("must have at most {MAX_TERMS} terms, has {terms} with `target_worker_id`");
-        fields.fault("worker_selector", detail);
+/// Notes a selector that has more terms than one may have, expressions and target counted.
+pub(super) fn bound_terms(
+    fields: &mut Fields<'_>,
+    labels: Option<&Labels>,
+    expressions: Option<&Vec<Expression>>,
+    target: Option<&WorkerId>,
+) {
+    let Some(labels) = labels.filter(|labels| labels.len() <= MAX_TERMS) else { return };
+    let terms = labels.len() + expressions.map_or(0, Vec::len) + usize::from(target.is_some());
+    if terms > MAX_TERMS {
+        let with = "with `worker_expressions` and `target_worker_id`";
+        fields.fault("worker_selector", format!("must have at most {MAX_TERMS} terms, has {terms} {with}"));
     }
+}
+
+/// What a selector asks of labels beyond equality.
+pub(super) fn expressions(json: &str) -> Result<Vec<Expression>, Faults> {
+    read::list(MAX_TERMS, |json| {
+        let expression = read::object(Reading::Strict, |fields| {
+            let key = fields.required("key", read::text);
+            let operator = fields.required("operator", |json| {
+                let words = || Operator::ALL.iter().map(|word| word.as_str()).collect::<Vec<_>>().join(", ");
+                Operator::from_word(&read::text(json)?).ok_or_else(|| format!("must be one of {}", words()).into())
+            });
+            let values = fields.or("values", Vec::new(), read::list(MAX_VALUES, read::text));
+            Some(Expression { key: key?, operator: operator?, values: values?.into_iter().collect() })
+        })(json)?;
+        match expression.check() {
+            Ok(()) => Ok(expression),
+            Err((field, detail)) => Err(Faults(vec![FieldError::new(format!("/{field}"), detail)])),
+        }
+    })(json)
 }
 
 /// When a run is tried again by itself.

@@ -11,10 +11,11 @@ use super::{DEFAULT_LIMIT, MAX_INTEGER, MAX_LIMIT, MAX_WAIT};
 use crate::coordinator::events::Event as Committed;
 use crate::coordinator::feed::{Entry, EventFilter, Page};
 use crate::domain::event::EventType;
+use crate::domain::selector::Expression;
 use crate::ids::{DagName, RunId};
 
 use crate::domain::labels::LabelsSchema;
-use crate::domain::snapshot::RunSnapshot;
+use crate::domain::snapshot::{HoldSnapshot, RunSnapshot};
 use crate::http::extract::query::read as query;
 use crate::http::extract::{Fields, FromFields, Reading, Settings};
 use crate::ids::RunKey;
@@ -166,6 +167,15 @@ pub struct EventData {
     run: RunSnapshot,
     /// The labels it requires of a worker.
     worker_selector: LabelsSchema,
+    /// What else it requires of that worker's labels; absent when there is nothing.
+    #[schema(required = false)]
+    worker_expressions: Vec<Expression>,
+    /// The one worker that may take it.
+    #[schema(nullable = false)]
+    target_worker_id: Option<String>,
+    /// How long it waits for a worker, while it does.
+    #[schema(nullable = false)]
+    hold: Option<HoldSnapshot>,
 }
 
 /// Events of a run, in order.

@@ -9,6 +9,7 @@ use super::raw::RawJson;
 use crate::coordinator::poll::{GivenTask, Poll, PollAnswer};
 use crate::domain::labels::{Labels, LabelsSchema};
 use crate::domain::run::Operation;
+use crate::domain::selector::Expression;
 use crate::http::extract::{Fields, FromFields, Reading, Settings, read};
 use crate::ids::{AttemptId, RunKey, SessionId, SessionKey, WorkerId};
 
@@ -129,6 +130,10 @@ pub struct Task {
     /// The labels it requires of a worker.
     #[schema(value_type = LabelsSchema)]
     pub worker_selector: Labels,
+    /// What else it requires of that worker's labels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub worker_expressions: Vec<Expression>,
     /// The run at the top of its family.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -166,6 +171,7 @@ impl From<GivenTask> for Task {
             params: task.payload.params.map(RawJson),
             context: task.payload.context.map(RawJson),
             worker_selector: task.selector.equal.clone(),
+            worker_expressions: task.selector.expressions.clone(),
             root: task.root,
             parent: task.parent,
             labels: task.labels,

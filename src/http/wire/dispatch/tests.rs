@@ -16,7 +16,8 @@ fn faults(body: &str) -> Vec<(String, String)> {
 }
 
 fn digest(body: &str) -> Digest {
-    read_from(body).expect(body).digest()
+    let request = read_from(body).expect(body);
+    request.digest(&request.selector())
 }
 
 #[test]
@@ -93,9 +94,40 @@ fn a_selector_has_at_most_sixteen_terms() {
     let at = |body: String| faults(&body).remove(0);
     assert_eq!(at(body(17, "")), ("/worker_selector".into(), "must have at most 16 entries, has 17".into()));
     let with_target = at(body(16, r#", "target_worker_id": "w""#));
-    assert_eq!(with_target.1, "must have at most 16 terms, has 17 with `target_worker_id`");
+    assert_eq!(with_target.1, "must have at most 16 terms, has 17 with `worker_expressions` and `target_worker_id`");
     let long = format!(r#"{{"dag_name": "etl", "worker_selector": {{"": "x", "a=b": "{}"}}}}"#, "v".repeat(65_536));
     assert_eq!(faults(&long).len(), 2);
+}
+
+#[test]
+fn an_expression_has_a_key_an_operator_and_its_values() {
+    let body = |expressions: &str| format!(r#"{{"dag_name": "etl", "worker_expressions": {expressions}}}"#);
+    let selector = |expressions: &str| read_from(&body(expressions)).expect(expressions).selector().to_string();
+    assert_eq!(selector(r#"[{"key": "gpu", "operator": "exists"}]"#), "{gpu exists}");
+    assert_eq!(selector("null"), "{}");
+    let asked = r#"[{"key": "b", "operator": "in", "values": ["2", "1", "2"]}, {"key": "a", "operator": "lt", "values": ["8"]}]"#;
+    assert_eq!(selector(asked), "{a < 8, b in (1, 2)}");
+    for (expressions, pointer) in [
+        (r#"{"gpu": "exists"}"#, "/worker_expressions"),
+        (r#"["gpu"]"#, "/worker_expressions/0"),
+        (r#"[{"key": "gpu", "operator": "Exists"}]"#, "/worker_expressions/0/operator"),
+        (r#"[{"key": "gpu", "operator": "exists", "value": "1"}]"#, "/worker_expressions/0/value"),
+        (r#"[{"key": "gpu", "operator": "exists", "values": ["1"]}]"#, "/worker_expressions/0/values"),
+        (r#"[{"key": "g u", "operator": "exists"}]"#, "/worker_expressions/0/key"),
+        (r#"[{"key": "n", "operator": "exists"}, {"key": "n", "operator": "in"}]"#, "/worker_expressions/1/values"),
+        (r#"[{"key": "n", "operator": "in", "values": ["a", 8]}]"#, "/worker_expressions/0/values/1"),
+        (r#"[{"key": "n", "operator": "in", "values": ["a,b"]}]"#, "/worker_expressions/0/values"),
+        (r#"[{"key": "n", "operator": "gt", "values": ["many"]}]"#, "/worker_expressions/0/values"),
+        (r#"[{"key": "n", "operator": "gt", "values": [8]}]"#, "/worker_expressions/0/values/0"),
+        (r#"[{"operator": "gt", "values": ["8"]}]"#, "/worker_expressions/0/key"),
+    ] {
+        assert_eq!(faults(&body(expressions)).remove(0).0, pointer, "{expressions}");
+    }
+    let many = |n: usize| format!("[{}]", vec![r#"{"key": "gpu", "operator": "exists"}"#; n].join(","));
+    assert!(read_from(&body(&many(16))).is_ok());
+    assert_eq!(faults(&body(&many(17)))[0].1, "must have at most 16 items, has 17");
+    let both = format!(r#"{{"dag_name": "etl", "worker_selector": {{"a": "b"}}, "worker_expressions": {}}}"#, many(16));
+    assert_eq!(faults(&both)[0].0, "/worker_selector");
 }
 
 #[test]
@@ -116,6 +148,11 @@ fn the_same_request_has_the_same_digest_however_it_is_written() {
             "operation":"start","priority":0,"root":null,"dag_name":"etl"}"#,
     );
     assert_eq!(one, other);
+    let expressions = |text: &str| digest(&format!(r#"{{"dag_name": "etl", "worker_expressions": [{text}]}}"#));
+    let (a, b) = (r#"{"key": "a", "operator": "exists"}"#, r#"{"key": "b", "operator": "in", "values": ["1", "2"]}"#);
+    let turned = r#"{"operator": "in", "values": ["2", "1"], "key": "b"}"#;
+    assert_eq!(expressions(&format!("{a}, {b}")), expressions(&format!("{turned}, {a}, {b}")));
+    assert_eq!(digest(r#"{"dag_name": "etl", "worker_expressions": []}"#), digest(r#"{"dag_name": "etl"}"#));
 }
 
 #[test]
@@ -129,6 +166,8 @@ fn every_field_is_part_of_the_digest() {
         r#"{"dag_name": "etl", "worker_selector": {"zone": "b"}}"#,
         r#"{"dag_name": "etl", "labels": {"zone": "b"}}"#,
         r#"{"dag_name": "etl", "target_worker_id": "b"}"#,
+        r#"{"dag_name": "etl", "worker_expressions": [{"key": "zone", "operator": "exists"}]}"#,
+        r#"{"dag_name": "etl", "worker_expressions": [{"key": "zone", "operator": "in", "values": ["b"]}]}"#,
         r#"{"dag_name": "etl", "worker_wait_timeout_seconds": 120}"#,
         r#"{"dag_name": "etl", "priority": 1}"#,
         r#"{"dag_name": "etl", "definition": "1"}"#,
