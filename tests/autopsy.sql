@@ -19,7 +19,8 @@ WHERE r.attempt_id IS DISTINCT FROM t.attempt_id;
 -- a task says otherwise than its run what is waited for
 SELECT t.dag_name, t.run_id FROM task t
 JOIN run r ON r.namespace_id = t.namespace_id AND r.dag_name = t.dag_name AND r.run_id = t.run_id
-WHERE t.selector_no <> r.selector_no OR t.wait <> r.wait OR t.priority <> r.priority OR t.fence < r.fence;
+WHERE t.selector_no <> r.selector_no OR t.wait <> r.wait OR t.priority <> r.priority OR t.fence < r.fence
+   OR coalesce(t.start_timeout, interval '0') <> r.start_timeout;
 
 -- a run and its current attempt do not stand alike
 SELECT r.dag_name, r.run_id, r.status, a.status FROM run r
@@ -81,10 +82,21 @@ WHERE (a.started_at IS NOT NULL) <> (SELECT count(*) = 1 FROM event e
     WHERE e.namespace_id = a.namespace_id AND e.dag_name = a.dag_name AND e.run_id = a.run_id
       AND e.type = 'dag.run.running' AND (e.data::jsonb #>> '{run,attempt,attempt_id}')::uuid = a.attempt_id);
 
--- a run failed for its hold although somebody had acknowledged that attempt, or was running when it did
+-- a run failed for a clock of its wait although somebody had acknowledged that attempt, or was running when it did
 SELECT r.dag_name, r.run_id FROM run r
 JOIN attempt a ON a.namespace_id = r.namespace_id AND a.attempt_id = r.attempt_id
-WHERE r.failure ->> 'reason' = 'hold_expired' AND a.started_at IS NOT NULL;
+WHERE r.failure ->> 'reason' IN ('hold_expired', 'start_timeout') AND a.started_at IS NOT NULL;
+
+-- a run was given to somebody, or failed for its start clock, on the wrong side of that clock's end
+SELECT r.dag_name, r.run_id, r.status, q.start_until FROM run r
+JOIN LATERAL (
+    SELECT (data::jsonb #>> '{run,start_until}')::timestamptz AS start_until FROM event e
+    WHERE e.namespace_id = r.namespace_id AND e.dag_name = r.dag_name AND e.run_id = r.run_id
+      AND e.type = 'dag.run.queued'
+    ORDER BY run_seq DESC LIMIT 1) q ON true
+WHERE NOT EXISTS (SELECT FROM outage o WHERE o.namespace_id = r.namespace_id)
+  AND (r.claimed_at >= q.start_until
+    OR (r.failure ->> 'reason' = 'start_timeout' AND (q.start_until IS NULL OR r.finished_at < q.start_until)));
 
 -- a session that has ended still holds something
 SELECT s.worker_id, s.session_id FROM worker_session s

@@ -113,6 +113,9 @@ impl Coordinator {
             return Ok(Claimed::nothing_of_some());
         };
         let full_look = found.len() == store::claim::LOOK_LIMIT;
+        let soon = at + PATIENCE;
+        let ending = found.iter().filter_map(|candidate| candidate.start).filter(|start| start.until() <= soon);
+        let outages = self.outages_of(&mut tx, namespace, ending).await?;
         let mut left = self.not_expired(&mut tx, namespace, found, present_from).await?;
         let seen = left.len();
         let (mut others, mut clock, mut sole_contents) = (0, None, None);
@@ -136,6 +139,11 @@ impl Coordinator {
             };
             let mut locked: HashMap<_, _> = locked.into_iter().map(|task| (task.attempt_id.0, task)).collect();
             for task in chosen.iter().filter_map(|id| locked.remove(id)).filter(|task| task.hold.from <= now) {
+                if task.start.is_some_and(|start| start.ends_at(&outages) <= now) {
+                    // Nobody is to have it any more, and it is failed at once.
+                    self.sweep_soon();
+                    continue;
+                }
                 if let Some(bytes) = sizes.get(&task.attempt_id) {
                     assign(&mut asking, &task, *bytes, now);
                 }

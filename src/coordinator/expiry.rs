@@ -177,10 +177,18 @@ impl Coordinator {
             let next = open.and_then(|open| waits.iter().map(|wait| wait.hold_until.max(open.from + wait.wait)).min());
             again.extend((if due.len() > before { Some(NEXT_TIME) } else { next }).map(|next| (*no, next)));
         }
+        if due.is_empty() {
+            return Ok((0, again));
+        }
+        // The start clock may have run out before, and says why then.
+        let outages = {
+            let mut conn = self.0.db.conn().await?;
+            store::presence::outages(&mut conn, namespace, Timestamp::UNIX_EPOCH).await?
+        };
         // A gap that has been is never taken back, so what was read before the lock still holds after it.
-        let judge = |locked: &Locked, _, now| locked.expire(&holds.get(&locked.run.selector_no)?.1, now);
+        let judge = |locked: &Locked, _, now| locked.expire(&holds.get(&locked.run.selector_no)?.1, &outages, now);
         let (mut expired, mut after) = (0, None);
-        while !due.is_empty() {
+        loop {
             let found = {
                 let mut conn = self.0.db.conn().await?;
                 store::sweep::expired_in(&mut conn, namespace, &due, after).await?
@@ -196,7 +204,7 @@ impl Coordinator {
 
     /// The distinct waits and the gaps of those of these selectors that have tasks, and the moment up to which the gaps
     /// were looked for.
-    async fn holds_and_gaps(
+    pub(super) async fn holds_and_gaps(
         &self,
         namespace: NamespaceId,
         selectors: &[SelectorNo],

@@ -72,7 +72,7 @@ impl Coordinator {
         transition: &Transition,
         (situation, fitting): &(Situation, Fitting),
     ) -> Option<HandOver> {
-        let TaskChange::Create(hold) = transition.task() else { return None };
+        let TaskChange::Create { hold, .. } = transition.task() else { return None };
         if !situation.free || hold.from > situation.at {
             return None;
         }

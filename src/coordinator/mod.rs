@@ -27,6 +27,7 @@ pub mod workers;
 
 // What time does, and what a parked poll is given.
 pub mod claim;
+mod start;
 pub mod sweep;
 
 // What the verbs share, and who may use them.

@@ -11,10 +11,12 @@ use super::catalog::Fitting;
 use super::dispatch::Request;
 use super::handover::HandOver;
 use crate::domain::condition::Situation;
+use crate::domain::hold::{Hold, Stretch};
 use crate::domain::labels::Labels;
 use crate::domain::run::{Run, Status};
 use crate::domain::selector::Expression;
 use crate::domain::snapshot::{HoldSnapshot, RunSnapshot, Waiting};
+use crate::domain::start::StartClock;
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
 use crate::ids::{NamespaceId, SelectorNo, WorkerId, new_uuid};
 use crate::store::create::Created;
@@ -39,7 +41,7 @@ struct Told {
     fresh: bool,
     /// The worker that has a slot more than before, and nobody else has.
     freed: Option<WorkerId>,
-    /// How long until its hold could run out.
+    /// How long until its hold, or its start clock, could run out.
     due: Option<Duration>,
 }
 
@@ -47,7 +49,7 @@ impl Told {
     fn of(transition: &Transition) -> Self {
         Self {
             run: transition.run().clone(),
-            claimable: matches!(transition.task(), TaskChange::Create(_) | TaskChange::Return { .. }),
+            claimable: matches!(transition.task(), TaskChange::Create { .. } | TaskChange::Return { .. }),
             fresh: matches!(transition.attempt(), AttemptChange::Create | AttemptChange::Follow { .. }),
             freed: match transition.attempt() {
                 // One that had not begun may have been claimed by anybody.
@@ -61,8 +63,9 @@ impl Told {
                 | AttemptChange::Replace(_) => None,
             },
             due: match transition.task() {
-                TaskChange::Create(hold) | TaskChange::Return { hold, .. } => {
-                    (hold.until() - transition.at()).to_std().ok()
+                TaskChange::Create { hold, start } | TaskChange::Return { hold, start, .. } => {
+                    let first = start.map_or(hold.until(), |start| hold.until().min(start.until()));
+                    (first - transition.at()).to_std().ok()
                 }
                 TaskChange::Keep | TaskChange::Drop => None,
             },
@@ -104,8 +107,10 @@ impl Coordinator {
     ) -> store::Result<Recorded> {
         let mut events = Vec::with_capacity(transitions.len());
         let mut recorded = Recorded { runs: Vec::new(), told: Vec::new(), fitting: HashMap::new() };
+        let clocks = transitions.iter().filter_map(|transition| clocks(transition)?.1);
+        let outages = self.outages_of(tx, namespace, clocks).await?;
         for transition in transitions {
-            let snapshot = self.snapshot(tx, namespace, transition, &mut seen).await?;
+            let snapshot = self.snapshot(tx, namespace, transition, &outages, &mut seen).await?;
             events.push(event(&snapshot));
             recorded.runs.push(snapshot);
             recorded.told.push(Told::of(transition));
@@ -127,11 +132,13 @@ impl Coordinator {
         poll: Option<&HandOver>,
     ) -> store::Result<Option<(Recorded, bool)>> {
         let (seen, fitting) = situation;
-        let TaskChange::Create(hold) = transition.task() else {
+        let Some((hold, start)) = clocks(transition) else {
             return Err(store::Error::Unreadable("a new run has a task".into()));
         };
+        let outages = self.outages_of(tx, namespace, start.into_iter()).await?;
+        let start_until = start.map(|start| start.ends_at(&outages));
         let snapshot =
-            |claimed| RunSnapshot::of(transition.run(), Some(&Waiting { hold: *hold, claimed, situation: seen }));
+            |claimed| RunSnapshot::of(transition.run(), Some(&Waiting { hold, start_until, claimed, situation: seen }));
         let waiting = snapshot(None);
         let claimed = poll.map(|poll| snapshot(Some((poll.worker_id().clone(), transition.at()))));
         let data = claimed.as_ref().map(event_data);
@@ -202,18 +209,17 @@ impl Coordinator {
         tx: &mut Conn,
         namespace: NamespaceId,
         transition: &Transition,
+        outages: &[Stretch],
         seen: &mut HashMap<SelectorNo, (Situation, Fitting)>,
     ) -> store::Result<RunSnapshot> {
         let run = transition.run();
-        let hold = match transition.task() {
-            TaskChange::Create(hold) | TaskChange::Return { hold, .. } => *hold,
-            TaskChange::Keep | TaskChange::Drop => return Ok(RunSnapshot::of(run, None)),
-        };
+        let Some((hold, start)) = clocks(transition) else { return Ok(RunSnapshot::of(run, None)) };
         let situation = match seen.entry(run.selector_no) {
             Entry::Occupied(known) => known.get().0,
             Entry::Vacant(unknown) => unknown.insert(self.0.catalog.situation(tx, namespace, run.selector_no).await?).0,
         };
-        let waiting = Waiting { hold, claimed: None, situation };
+        let start_until = start.map(|start| start.ends_at(outages));
+        let waiting = Waiting { hold, start_until, claimed: None, situation };
         Ok(RunSnapshot::of(run, Some(&waiting)))
     }
 
@@ -227,13 +233,26 @@ impl Coordinator {
         let waiting = found.iter().filter(|found| found.task.is_some()).map(|found| found.run.selector_no);
         let distinct: Vec<SelectorNo> = waiting.collect::<BTreeSet<_>>().into_iter().collect();
         let seen = self.0.catalog.situations(conn, namespace, &distinct).await?;
+        let clocks = found.iter().filter_map(|found| found.task.as_ref()?.start);
+        let outages = self.outages_of(conn, namespace, clocks).await?;
         let snapshot = |store::read::Found { run, task }: &store::read::Found| {
-            let waiting = task.clone().zip(seen.get(&run.selector_no));
-            let waiting =
-                waiting.map(|((hold, claimed), (situation, _))| Waiting { hold, claimed, situation: *situation });
+            let waiting = task.as_ref().zip(seen.get(&run.selector_no)).map(|(task, (situation, _))| Waiting {
+                hold: task.hold,
+                start_until: task.start.map(|start| start.ends_at(&outages)),
+                claimed: task.claimed.clone(),
+                situation: *situation,
+            });
             RunSnapshot::of(run, waiting.as_ref())
         };
         Ok(found.iter().map(snapshot).collect())
+    }
+}
+
+/// The clocks of a change's task, if it has one after it.
+const fn clocks(transition: &Transition) -> Option<(Hold, Option<StartClock>)> {
+    match transition.task() {
+        TaskChange::Create { hold, start } | TaskChange::Return { hold, start, .. } => Some((*hold, *start)),
+        TaskChange::Keep | TaskChange::Drop => None,
     }
 }
 

@@ -26,7 +26,7 @@ pub struct SweepMemory(HashMap<NamespaceId, Remembered>);
 /// What a pass did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Swept {
-    /// Runs failed because their hold expired.
+    /// Runs failed because a clock of theirs ran out.
     pub expired: usize,
     /// Claims returned to the queue.
     pub returned: usize,
@@ -65,10 +65,12 @@ impl Coordinator {
             swept.returned += returned + self.return_lapsed(namespace, amnesty_until).await?;
             swept.lost += lost;
             swept.expired += self.expire_holds(namespace, remembered).await?;
+            let (not_started, next_start) = self.expire_starts(namespace).await?;
+            swept.expired += not_started;
             self.finish_cascades(namespace, None).await?;
             let mut conn = self.0.db.conn().await?;
             let next = store::sweep::next_due(&mut conn, namespace).await?;
-            swept.next = [swept.next, next, remembered.next()].into_iter().flatten().min();
+            swept.next = [swept.next, next, next_start, remembered.next()].into_iter().flatten().min();
         }
         Ok(swept)
     }

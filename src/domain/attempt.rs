@@ -3,6 +3,7 @@
 use super::Timestamp;
 use super::hold::Hold;
 use super::run::{Operation, Run, Status, words};
+use super::start::StartClock;
 use crate::ids::{AttemptId, Digest, SessionKey};
 
 words!(
@@ -80,6 +81,8 @@ pub struct Attempt {
 pub struct Task {
     /// How long it may be without a match.
     pub hold: Hold,
+    /// How long it may wait in all, if that is bounded.
+    pub start: Option<StartClock>,
     /// The fence of its last claim, or of the run before it.
     pub fence: i64,
     /// Who has it, if anyone.

@@ -16,6 +16,7 @@ pub mod run;
 pub mod selector;
 pub mod session;
 pub mod snapshot;
+pub mod start;
 pub mod transition;
 
 /// A moment by the database's clock, the only one that judges.

@@ -107,6 +107,8 @@ words!(
     FailureReason {
         /// No worker matched for the whole wait.
         HoldExpired = "hold_expired",
+        /// It was not started in time.
+        StartTimeout = "start_timeout",
         /// The session that ran it ended or fell silent.
         LeaseLost = "lease_lost",
         /// Its worker said so.
@@ -120,7 +122,7 @@ pub struct Failure {
     /// The kind of failure; more may be added.
     #[schema(value_type = String, example = "hold_expired")]
     pub reason: FailureReason,
-    /// What was waited for, of a hold that expired.
+    /// What was waited for, of a clock that ran out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<LabelsSchema>, nullable = false)]
     pub worker_selector: Option<Labels>,
@@ -132,7 +134,7 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, nullable = false)]
     pub target_worker_id: Option<WorkerId>,
-    /// How long it had waited, of a hold that expired.
+    /// How long it had waited, of a clock that ran out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub waited_seconds: Option<f64>,
@@ -174,6 +176,8 @@ pub struct Run {
     pub selector_no: SelectorNo,
     /// How long it may be without a match while it is queued.
     pub wait: Duration,
+    /// How long it may be queued in all; zero is without bound.
+    pub start_timeout: Duration,
     /// -100 to 100, higher first.
     pub priority: i16,
     /// How many attempts its latest dispatch may come to by itself.

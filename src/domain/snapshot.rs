@@ -17,6 +17,8 @@ use crate::ids::{RunKey, WorkerId};
 pub struct Waiting {
     /// Its hold.
     pub hold: Hold,
+    /// When its start clock runs out, if it has one.
+    pub start_until: Option<Timestamp>,
     /// Who was given it and when, while that is not acknowledged.
     pub claimed: Option<(WorkerId, Timestamp)>,
     /// How the workers stand to its selector.
@@ -92,6 +94,10 @@ pub struct RunSnapshot {
     pub target_worker_id: Option<String>,
     /// How long it may be without a match while it is queued.
     pub worker_wait_timeout_seconds: f64,
+    /// How long it may be queued in all, matching worker or not; absent when that is without bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub start_timeout_seconds: Option<f64>,
     /// -100 to 100, higher first; ties by age.
     #[schema(minimum = -100, maximum = 100)]
     pub priority: i16,
@@ -121,6 +127,11 @@ pub struct RunSnapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub hold: Option<HoldSnapshot>,
+    /// When it fails if nobody has started it, while it is queued; absent when that is without bound. An outage of the
+    /// service moves it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub start_until: Option<DateTime<Utc>>,
     /// Why it is not running yet, while it is queued.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
@@ -179,6 +190,9 @@ impl RunSnapshot {
             worker_expressions: run.selector.expressions.clone(),
             target_worker_id: run.selector.target.as_ref().map(ToString::to_string),
             worker_wait_timeout_seconds: run.wait.as_secs_f64(),
+            start_timeout_seconds: Some(run.start_timeout)
+                .filter(|timeout| !timeout.is_zero())
+                .map(|t| t.as_secs_f64()),
             priority: run.priority,
             max_attempts: run.max_attempts,
             retry: run.retry.clone(),
@@ -195,6 +209,7 @@ impl RunSnapshot {
                 from: Some(waiting.hold.from).filter(|from| *from > waiting.situation.at),
                 until: waiting.hold_until(),
             }),
+            start_until: waiting.and_then(|waiting| waiting.start_until),
             conditions: waiting.map(|waiting| waiting.conditions(run.queued_at, run.updated_at)).unwrap_or_default(),
             queued_at: run.queued_at,
             claimed_at: claimed.map(|(_, claimed_at)| claimed_at).or(run.claimed_at),

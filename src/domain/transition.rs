@@ -6,6 +6,7 @@ use super::attempt::AttemptStatus;
 use super::event::EventType;
 use super::hold::Hold;
 use super::run::{Run, Status};
+use super::start::StartClock;
 use crate::ids::{AttemptId, Digest, SessionKey};
 
 /// What becomes of the attempt.
@@ -64,14 +65,21 @@ impl AttemptChange {
 /// What becomes of the task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskChange {
-    /// The attempt waits with this hold.
-    Create(Hold),
+    /// The attempt waits.
+    Create {
+        /// How long it may be without a match.
+        hold: Hold,
+        /// How long it may wait in all, if that is bounded.
+        start: Option<StartClock>,
+    },
     /// It stays as it is, or there is none.
     Keep,
     /// Its claim is taken from it; its place stays.
     Return {
         /// Its hold from now on: the one it had, unless its release asked for a delay.
         hold: Hold,
+        /// Its start clock, which is as it was.
+        start: Option<StartClock>,
         /// The session that released it, which is not offered it again for a while.
         released: Option<Released>,
     },

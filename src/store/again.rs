@@ -67,10 +67,11 @@ async fn queue(
     let traces: Vec<Option<String>> = runs().map(|run| run.traceparent.clone()).collect();
     let at: Vec<Timestamp> = changes.iter().map(|(change, ..)| change.at()).collect();
     let fences: Vec<i64> = runs().map(|run| run.fence).collect();
+    let start_timeouts: Vec<i64> = runs().map(|run| rows::micros(run.start_timeout)).collect();
     let hold_from: Vec<Timestamp> = changes
         .iter()
         .map(|(change, ..)| match change.task() {
-            TaskChange::Create(hold) => hold.from,
+            TaskChange::Create { hold, .. } => hold.from,
             TaskChange::Keep | TaskChange::Return { .. } | TaskChange::Drop => change.at(),
         })
         .collect();
@@ -83,13 +84,14 @@ async fn queue(
             SELECT * FROM unnest($2::text[], $3::text[], $4::uuid[], $5::int[], $6::text[], $7::bigint[], $8::bigint[],
                                  $9::smallint[], $10::int[], $11::int[], $12::jsonb[], $13::jsonb[], $14::text[],
                                  $15::text[], $16::text[], $17::text[], $18::text[], $19::timestamptz[], $20::bigint[],
-                                 $21::timestamptz[], $22::uuid[], $23::bytea[])
+                                 $21::timestamptz[], $22::uuid[], $23::bytea[], $24::bigint[])
             AS c(dag_name, run_id, attempt_id, number, operation, selector_no, wait, priority, max_attempts,
                  counted_from, retry, labels, root_dag_name, root_run_id, parent_dag_name, parent_run_id, traceparent,
-                 at, fence, hold_from, after_attempt_id, request_digest)
+                 at, fence, hold_from, after_attempt_id, request_digest, start_timeout)
         ), r AS (
             UPDATE run SET attempt_id = c.attempt_id, attempt_number = c.number, operation = c.operation,
-                selector_no = c.selector_no, wait = c.wait * interval '1 microsecond', priority = c.priority,
+                selector_no = c.selector_no, wait = c.wait * interval '1 microsecond',
+                start_timeout = c.start_timeout * interval '1 microsecond', priority = c.priority,
                 max_attempts = c.max_attempts, counted_from = c.counted_from, retry = c.retry, labels = c.labels,
                 root_dag_name = c.root_dag_name, root_run_id = c.root_run_id, parent_dag_name = c.parent_dag_name,
                 parent_run_id = c.parent_run_id, traceparent = c.traceparent, queued_at = c.at
@@ -103,9 +105,11 @@ async fn queue(
             FROM c
         ), t AS (
             INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait,
-                              hold_until, fence)
+                              hold_until, start_timeout, start_until, fence)
             SELECT $1, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait * interval '1 microsecond',
-                   hold_from + wait * interval '1 microsecond', fence
+                   hold_from + wait * interval '1 microsecond',
+                   CASE WHEN start_timeout > 0 THEN start_timeout * interval '1 microsecond' END,
+                   CASE WHEN start_timeout > 0 THEN hold_from + start_timeout * interval '1 microsecond' END, fence
             FROM c
         )
         SELECT count(*) AS "wrote!" FROM r"#,
@@ -132,6 +136,7 @@ async fn queue(
         &hold_from,
         &after,
         &requests as &[Option<Vec<u8>>],
+        &start_timeouts,
     )
     .fetch_one(conn)
     .await?;

@@ -13,6 +13,7 @@ use super::error::{Result, expect_rows};
 use super::rows;
 use crate::domain::Timestamp;
 use crate::domain::hold::Hold;
+use crate::domain::start::StartClock;
 use crate::ids::{AttemptId, Digest, NamespaceId, SelectorNo, SessionKey};
 
 /// How many tasks one look may choose. In the statements it is a literal: as a parameter, a generic plan would cost
@@ -28,6 +29,8 @@ pub struct Candidate {
     pub selector_no: SelectorNo,
     /// Its hold.
     pub hold: Hold,
+    /// Its start clock.
+    pub start: Option<StartClock>,
     /// Who is not offered it, until when.
     pub barred: Option<(SessionKey, Timestamp)>,
 }
@@ -61,6 +64,8 @@ pub async fn look(
         WITH clock AS MATERIALIZED (SELECT roadstead_now() AS now)
         SELECT n.last_selector_no, clock.now AS "now!", c.attempt_id AS "attempt_id?", c.selector_no AS "selector_no?",
                c.hold_from AS "hold_from?", (extract(epoch FROM c.wait) * 1000000)::bigint AS "wait_micros?",
+               c.start_until AS "start_until?",
+               (extract(epoch FROM c.start_timeout) * 1000000)::bigint AS "start_timeout_micros?",
                c.barred_worker AS "barred_worker?", c.barred_session AS "barred_session?",
                c.barred_until AS "barred_until?"
         FROM namespace n
@@ -68,8 +73,8 @@ pub async fn look(
         LEFT JOIN LATERAL (
             SELECT t.* FROM unnest((SELECT $2::bigint[])) AS s(selector_no)
             CROSS JOIN LATERAL (
-                SELECT attempt_id, selector_no, priority, place, hold_from, wait, barred_worker, barred_session,
-                       barred_until
+                SELECT attempt_id, selector_no, priority, place, hold_from, wait, start_until, start_timeout,
+                       barred_worker, barred_session, barred_until
                 FROM task
                 WHERE namespace_id = $1 AND selector_no = s.selector_no AND claim_until IS NULL
                   AND hold_from <= (SELECT now FROM clock)
@@ -99,6 +104,7 @@ pub async fn look(
                 attempt_id: AttemptId(attempt_id),
                 selector_no: SelectorNo(no),
                 hold: Hold { from, wait: rows::duration(wait)? },
+                start: rows::start(row.start_until, row.start_timeout_micros)?,
                 barred,
             });
         }
@@ -150,14 +156,17 @@ pub async fn lock(
     let rows = sqlx::query!(
         r#"/* store::claim::lock */
         WITH locked AS MATERIALIZED (
-            SELECT attempt_id, selector_no, hold_from, wait, barred_worker, barred_session, barred_until FROM task
+            SELECT attempt_id, selector_no, hold_from, wait, start_until, start_timeout, barred_worker, barred_session,
+                   barred_until
+            FROM task
             WHERE namespace_id = $1 AND attempt_id = ANY($2) AND claim_until IS NULL
             ORDER BY attempt_id
             FOR UPDATE SKIP LOCKED
         )
         SELECT attempt_id AS "attempt_id!", selector_no AS "selector_no!", hold_from AS "hold_from!",
-               (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", barred_worker, barred_session,
-               barred_until, roadstead_now() AS "now!"
+               (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", start_until,
+               (extract(epoch FROM start_timeout) * 1000000)::bigint AS start_timeout_micros, barred_worker,
+               barred_session, barred_until, roadstead_now() AS "now!"
         FROM locked"#,
         namespace.0,
         ids,
@@ -170,6 +179,7 @@ pub async fn lock(
             attempt_id: AttemptId(row.attempt_id),
             selector_no: SelectorNo(row.selector_no),
             hold: Hold { from: row.hold_from, wait: rows::duration(row.wait_micros)? },
+            start: rows::start(row.start_until, row.start_timeout_micros)?,
             barred: barred(row.barred_worker, row.barred_session, row.barred_until)?,
         })
     });

@@ -79,7 +79,7 @@ pub async fn create(
     event: &super::event::NewEvent,
     poll: Option<HandOver<'_>>,
 ) -> Result<Created> {
-    let (AttemptChange::Create, TaskChange::Create(hold)) = (transition.attempt(), transition.task()) else {
+    let (AttemptChange::Create, TaskChange::Create { hold, .. }) = (transition.attempt(), transition.task()) else {
         return Err(Error::Unreadable("only a transition that creates an attempt creates a run".into()));
     };
     let run = transition.run();
@@ -107,9 +107,9 @@ pub async fn create(
             INSERT INTO run (namespace_id, dag_name, run_id, status, version, attempt_id, attempt_number, operation,
                              fence, selector_no, wait, priority, max_attempts, retry, labels, root_dag_name, root_run_id, parent_dag_name,
                              parent_run_id, traceparent, idempotency_key, request_digest, queued_at, created_at,
-                             updated_at)
+                             updated_at, start_timeout)
             SELECT $1, $4, $5, $7, $8, $9, $10, $11, 0, $12, $13::bigint * interval '1 microsecond', $14, $29, $30,
-                   $15, $16, $17, $18, $19, $20, $2::text, $3, $6, $6, $6
+                   $15, $16, $17, $18, $19, $20, $2::text, $3, $6, $6, $6, $39::bigint * interval '1 microsecond'
             WHERE $2::text IS NULL OR EXISTS (SELECT FROM k)
             ON CONFLICT DO NOTHING
             RETURNING run_id
@@ -118,10 +118,13 @@ pub async fn create(
             SELECT $1, $9, $4, $5, $10, $11, 'queued', $6 FROM r
         ), t AS (
             INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait,
-                              hold_until, fence, worker_id, session_id, poll_id, token_digest, claimed_at, claim_until)
+                              hold_until, start_timeout, start_until, fence, worker_id, session_id, poll_id,
+                              token_digest, claimed_at, claim_until)
             SELECT $1, $9, $4, $5, $12, $14, $21::timestamptz, $13::bigint * interval '1 microsecond',
-                   $21::timestamptz + $13::bigint * interval '1 microsecond', (g.at IS NOT NULL)::int,
-                   g.worker_id, g.session_id, g.poll_id, g.digest, g.at, g.until
+                   $21::timestamptz + $13::bigint * interval '1 microsecond',
+                   CASE WHEN $39::bigint > 0 THEN $39::bigint * interval '1 microsecond' END,
+                   CASE WHEN $39::bigint > 0 THEN $21::timestamptz + $39::bigint * interval '1 microsecond' END,
+                   (g.at IS NOT NULL)::int, g.worker_id, g.session_id, g.poll_id, g.digest, g.at, g.until
             FROM r LEFT JOIN g ON true
         ), p AS (
             INSERT INTO payload (namespace_id, dag_name, run_id, definition, params, context, previous)
@@ -175,6 +178,7 @@ pub async fn create(
         token.as_ref().map(|digest| &digest[..]),
         poll.map(|poll| poll.until),
         poll.map(|poll| poll.data),
+        rows::micros(run.start_timeout),
     )
     .fetch_one(conn)
     .await?;

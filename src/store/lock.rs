@@ -74,7 +74,9 @@ pub async fn run(
         r#"/* store::lock::run */
         SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
                r.selector_no, s.canonical AS selector,
-               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.max_attempts,
+               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!",
+               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.priority,
+               r.max_attempts,
                r.counted_from, r.retry, r.labels,
                r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
                r.created_at, r.updated_at, r.queued_at, r.claimed_at, r.started_at, r.finished_at,
@@ -132,8 +134,8 @@ async fn task(conn: &mut PgConnection, namespace: NamespaceId, attempt_id: Attem
         WITH locked AS MATERIALIZED (
             SELECT * FROM task WHERE namespace_id = $1 AND attempt_id = $2 FOR UPDATE
         )
-        SELECT hold_from AS "hold_from!", (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!",
-               fence AS "fence!", worker_id, session_id, token_digest, claimed_at, claim_until,
+        SELECT hold_from AS "hold_from!", (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", start_until,
+               (extract(epoch FROM start_timeout) * 1000000)::bigint AS start_timeout_micros, fence AS "fence!", worker_id, session_id, token_digest, claimed_at, claim_until,
                roadstead_now() AS "now!"
         FROM locked"#,
         namespace.0,
@@ -162,7 +164,9 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
         r#"/* store::lock::runs */
         SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
                r.selector_no, s.canonical AS selector,
-               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.max_attempts,
+               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!",
+               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.priority,
+               r.max_attempts,
                r.counted_from, r.retry, r.labels,
                r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
                r.created_at, r.updated_at, r.queued_at, r.claimed_at, r.started_at, r.finished_at,
@@ -240,8 +244,9 @@ async fn tasks(
             FOR UPDATE SKIP LOCKED
         )
         SELECT attempt_id AS "attempt_id!", hold_from AS "hold_from!",
-               (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", fence AS "fence!", worker_id, session_id,
-               token_digest, claimed_at, claim_until, roadstead_now() AS "now!"
+               (extract(epoch FROM wait) * 1000000)::bigint AS "wait_micros!", start_until,
+               (extract(epoch FROM start_timeout) * 1000000)::bigint AS start_timeout_micros, fence AS "fence!",
+               worker_id, session_id, token_digest, claimed_at, claim_until, roadstead_now() AS "now!"
         FROM locked"#,
         namespace.0,
         ids,
@@ -257,6 +262,8 @@ async fn tasks(
                 let row = TaskRow {
                     hold_from: row.hold_from,
                     wait_micros: row.wait_micros,
+                    start_until: row.start_until,
+                    start_timeout_micros: row.start_timeout_micros,
                     fence: row.fence,
                     worker_id: row.worker_id,
                     session_id: row.session_id,
@@ -301,7 +308,8 @@ pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[
     let rows = sqlx::query!(
         r#"/* store::lock::from_tasks */
         WITH locked AS MATERIALIZED (
-            SELECT t.attempt_id AS task_attempt_id, t.hold_from, t.wait AS task_wait, t.fence AS task_fence,
+            SELECT t.attempt_id AS task_attempt_id, t.hold_from, t.wait AS task_wait, t.start_until,
+                   t.start_timeout AS task_start_timeout, t.fence AS task_fence,
                    t.worker_id AS claim_worker_id, t.session_id AS claim_session_id, t.token_digest,
                    t.claimed_at AS task_claimed_at, t.claim_until, r.*
             FROM task t
@@ -312,12 +320,15 @@ pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[
             FOR UPDATE OF t SKIP LOCKED
         )
         SELECT l.task_attempt_id AS "task_attempt_id!", l.hold_from AS "hold_from!",
-               (extract(epoch FROM l.task_wait) * 1000000)::bigint AS "task_wait_micros!", l.task_fence AS "task_fence!",
+               (extract(epoch FROM l.task_wait) * 1000000)::bigint AS "task_wait_micros!", l.start_until,
+               (extract(epoch FROM l.task_start_timeout) * 1000000)::bigint AS task_start_timeout_micros,
+               l.task_fence AS "task_fence!",
                l.claim_worker_id, l.claim_session_id, l.token_digest, l.task_claimed_at, l.claim_until,
                l.dag_name AS "dag_name!", l.run_id AS "run_id!", l.status AS "status!", l.version AS "version!",
                l.attempt_id AS "attempt_id!", l.attempt_number AS "attempt_number!", l.operation AS "operation!",
                l.fence AS "fence!", l.selector_no AS "selector_no!", s.canonical AS "selector?",
-               (extract(epoch FROM l.wait) * 1000000)::bigint AS "wait_micros!", l.priority AS "priority!",
+               (extract(epoch FROM l.wait) * 1000000)::bigint AS "wait_micros!",
+               (extract(epoch FROM l.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", l.priority AS "priority!",
                l.max_attempts AS "max_attempts!", l.counted_from AS "counted_from!", l.retry, l.labels AS "labels!", l.root_dag_name, l.root_run_id, l.parent_dag_name, l.parent_run_id,
                l.traceparent, l.worker_id, l.created_at AS "created_at!", l.updated_at AS "updated_at!",
                l.queued_at AS "queued_at!", l.claimed_at, l.started_at, l.finished_at, l.cancel_requested_at,
@@ -339,6 +350,8 @@ pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[
             let task = TaskRow {
                 hold_from: row.hold_from,
                 wait_micros: row.task_wait_micros,
+                start_until: row.start_until,
+                start_timeout_micros: row.task_start_timeout_micros,
                 fence: row.task_fence,
                 worker_id: row.claim_worker_id,
                 session_id: row.claim_session_id,

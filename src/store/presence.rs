@@ -38,6 +38,22 @@ pub async fn stretches(
     Ok(rows.into_iter().map(|row| (row.label_set_no, Stretch { from: row.from_at, until: row.until_at })).collect())
 }
 
+/// The outages that reach beyond `since`, in no certain order: what stops start clocks.
+///
+/// # Errors
+/// Of the database.
+pub async fn outages(conn: &mut PgConnection, namespace: NamespaceId, since: Timestamp) -> Result<Vec<Stretch>> {
+    let rows = sqlx::query!(
+        r#"/* store::presence::outages */
+        SELECT from_at, until_at FROM outage WHERE namespace_id = $1 AND until_at > $2"#,
+        namespace.0,
+        since,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| Stretch { from: row.from_at, until: row.until_at }).collect())
+}
+
 /// The label sets that somebody offers now, and those that somebody stopped offering since `since`: by a change or an
 /// end, or by falling silent.
 ///

@@ -8,15 +8,27 @@ use super::rows::{self, run_row};
 use crate::domain::Timestamp;
 use crate::domain::hold::Hold;
 use crate::domain::run::Run;
+use crate::domain::start::StartClock;
 use crate::ids::{NamespaceId, RunKey, WorkerId};
 
-/// A run with its task's hold and claim, while there is one.
+/// A run with what is read of its task, while there is one.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// The run.
     pub run: Run,
-    /// Its hold, and who was given it when.
-    pub task: Option<(Hold, Option<(WorkerId, Timestamp)>)>,
+    /// Its task.
+    pub task: Option<FoundTask>,
+}
+
+/// A task, as far as people read it.
+#[derive(Debug, Clone)]
+pub struct FoundTask {
+    /// Its hold.
+    pub hold: Hold,
+    /// Its start clock.
+    pub start: Option<StartClock>,
+    /// Who was given it when.
+    pub claimed: Option<(WorkerId, Timestamp)>,
 }
 
 /// Reads these runs, in the order given; those that do not exist are left out. One that cannot be read is an error in
@@ -31,12 +43,16 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
         r#"/* store::read::runs */
         SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
                r.selector_no, s.canonical AS selector,
-               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!", r.priority, r.max_attempts,
+               (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!",
+               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.priority,
+               r.max_attempts,
                r.counted_from, r.retry, r.labels,
                r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
                r.created_at, r.updated_at, r.queued_at, r.claimed_at, r.started_at, r.finished_at,
                r.cancel_requested_at, r.cancel_reason, r.error, r.failure, r.log_url, r.output_dropped,
                t.hold_from AS "hold_from?", (extract(epoch FROM t.wait) * 1000000)::bigint AS "hold_wait_micros?",
+               t.start_until AS "start_until?",
+               (extract(epoch FROM t.start_timeout) * 1000000)::bigint AS "task_start_timeout_micros?",
                t.worker_id AS "claim_worker_id?", t.claimed_at AS "claim_claimed_at?"
         FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS k(dag_name, run_id, at)
         CROSS JOIN LATERAL (
@@ -57,7 +73,9 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
             let task = match (row.hold_from, row.hold_wait_micros) {
                 (Some(from), Some(wait)) => {
                     let claimed = row.claim_worker_id.map(rows::worker_id).transpose()?.zip(row.claim_claimed_at);
-                    Some((Hold { from, wait: rows::duration(wait)? }, claimed))
+                    let hold = Hold { from, wait: rows::duration(wait)? };
+                    let start = rows::start(row.start_until, row.task_start_timeout_micros)?;
+                    Some(FoundTask { hold, start, claimed })
                 }
                 _ => None,
             };

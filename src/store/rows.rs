@@ -11,6 +11,7 @@ use crate::domain::attempt::{Attempt, Claim, Task};
 use crate::domain::hold::Hold;
 use crate::domain::run::{AttemptRef, Operation, Run};
 use crate::domain::selector::Selector;
+use crate::domain::start::StartClock;
 use crate::ids::{AttemptId, DagName, Digest, RunId, RunKey, SelectorNo, SessionId, SessionKey, WorkerId};
 
 /// A run's row with its selector's canonical form, as every statement that reads runs selects it.
@@ -28,6 +29,7 @@ pub struct RunRow {
     pub selector_no: i64,
     pub selector: String,
     pub wait_micros: i64,
+    pub start_timeout_micros: i64,
     pub priority: i16,
     pub max_attempts: i32,
     pub counted_from: i32,
@@ -57,7 +59,7 @@ pub struct RunRow {
 macro_rules! run_row {
     ($row:ident, selector: $selector:expr) => {
         run_row!($row, $selector, dag_name run_id status version attempt_id attempt_number operation fence selector_no
-            wait_micros priority max_attempts counted_from retry labels root_dag_name root_run_id parent_dag_name
+            wait_micros start_timeout_micros priority max_attempts counted_from retry labels root_dag_name root_run_id parent_dag_name
             parent_run_id traceparent worker_id created_at updated_at queued_at claimed_at started_at finished_at
             cancel_requested_at cancel_reason error failure log_url output_dropped)
     };
@@ -94,6 +96,7 @@ impl TryFrom<RunRow> for Run {
             selector: Arc::new(selector(&row.selector)?),
             selector_no: SelectorNo(row.selector_no),
             wait: duration(row.wait_micros)?,
+            start_timeout: duration(row.start_timeout_micros)?,
             priority: row.priority,
             max_attempts: row.max_attempts,
             counted_from: row.counted_from,
@@ -163,6 +166,8 @@ impl TryFrom<AttemptRow> for Attempt {
 pub struct TaskRow {
     pub hold_from: Timestamp,
     pub wait_micros: i64,
+    pub start_until: Option<Timestamp>,
+    pub start_timeout_micros: Option<i64>,
     pub fence: i64,
     pub worker_id: Option<String>,
     pub session_id: Option<String>,
@@ -184,7 +189,8 @@ impl TryFrom<TaskRow> for Task {
             (None, None, None, None) => None,
             _ => return Err(Error::Unreadable("task has half a claim".into())),
         };
-        Ok(Self { hold: Hold { from: row.hold_from, wait: duration(row.wait_micros)? }, fence: row.fence, claim })
+        let hold = Hold { from: row.hold_from, wait: duration(row.wait_micros)? };
+        Ok(Self { hold, start: start(row.start_until, row.start_timeout_micros)?, fence: row.fence, claim })
     }
 }
 
@@ -220,6 +226,16 @@ pub fn duration(micros: i64) -> Result<Duration> {
     u64::try_from(micros)
         .map(Duration::from_micros)
         .map_err(|_| Error::Unreadable(format!("a duration is {micros} microseconds")))
+}
+
+/// A start clock from the task's two columns.
+///
+/// # Errors
+/// [`Error::Unreadable`].
+pub fn start(until: Option<Timestamp>, timeout_micros: Option<i64>) -> Result<Option<StartClock>> {
+    let Some((until, micros)) = until.zip(timeout_micros) else { return Ok(None) };
+    let timeout = duration(micros)?;
+    Ok(StartClock::of(timeout, until - timeout))
 }
 
 /// A duration as microseconds, for `* interval '1 microsecond'`.

@@ -190,7 +190,7 @@ async fn tasks(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tra
     for (change, _) in changes {
         match change.task() {
             TaskChange::Drop => dropped.push(change.run().attempt.attempt_id.0),
-            TaskChange::Return { hold, released } => {
+            TaskChange::Return { hold, released, .. } => {
                 returned.push(change.run().attempt.attempt_id.0);
                 hold_from.push(hold.from);
                 workers.push(released.as_ref().map(|released| released.session.worker_id.to_string()));
@@ -198,7 +198,7 @@ async fn tasks(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tra
                 digests.push(released.as_ref().map(|released| released.token.0.to_vec()));
                 until.push(released.as_ref().map(|released| released.barred_until));
             }
-            TaskChange::Create(_) | TaskChange::Keep => {}
+            TaskChange::Create { .. } | TaskChange::Keep => {}
         }
     }
     if !dropped.is_empty() {

@@ -7,6 +7,7 @@ use super::error::Result;
 use super::rows;
 use crate::domain::Timestamp;
 use crate::domain::hold::Stretch;
+use crate::domain::start::StartClock;
 use crate::ids::{AttemptId, NamespaceId, SelectorNo, SessionKey};
 
 /// How many rows one statement of the sweep takes on.
@@ -335,8 +336,53 @@ pub async fn drop_orphans(conn: &mut PgConnection, namespace: NamespaceId, ids: 
     .rows_affected())
 }
 
-/// How long until the next hold could expire or the next claim lapses, by the database's clock; none when neither
-/// waits.
+/// An unclaimed task whose start clock has run out, but for what outages add to it.
+#[derive(Debug, Clone, Copy)]
+pub struct StartDue {
+    /// The attempt.
+    pub attempt_id: AttemptId,
+    /// What it asks for.
+    pub selector_no: SelectorNo,
+    /// Its start clock.
+    pub start: StartClock,
+}
+
+/// Unclaimed tasks whose start clock would have run out by now if there were no outages, after a cursor, the first to
+/// run out first, at most 500.
+///
+/// # Errors
+/// Of the database.
+pub async fn start_due(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    after: Option<(Timestamp, AttemptId)>,
+) -> Result<Vec<StartDue>> {
+    let (after_until, after_id) = after.map_or((Timestamp::UNIX_EPOCH, Uuid::nil()), |(until, id)| (until, id.0));
+    let rows = sqlx::query!(
+        r#"/* store::sweep::start_due */
+        SELECT attempt_id, selector_no, start_until AS "start_until!",
+               (extract(epoch FROM start_timeout) * 1000000)::bigint AS "start_timeout_micros!"
+        FROM task
+        WHERE namespace_id = $1 AND claim_until IS NULL AND start_until IS NOT NULL
+          AND start_until <= (SELECT roadstead_now()) AND (start_until, attempt_id) > ($2, $3)
+        ORDER BY start_until, attempt_id LIMIT 500"#,
+        namespace.0,
+        after_until,
+        after_id,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let timeout = rows::duration(row.start_timeout_micros)?;
+            let start = StartClock { from: row.start_until - timeout, timeout };
+            Ok(StartDue { attempt_id: AttemptId(row.attempt_id), selector_no: SelectorNo(row.selector_no), start })
+        })
+        .collect()
+}
+
+/// How long until the next hold or start clock could run out or the next claim lapses, by the database's clock; none when
+/// nothing waits for it.
 ///
 /// # Errors
 /// Of the database.
@@ -348,6 +394,9 @@ pub async fn next_due(conn: &mut PgConnection, namespace: NamespaceId) -> Result
             (SELECT hold_until FROM task
              WHERE namespace_id = $1 AND claim_until IS NULL AND hold_until > (SELECT now FROM clock)
              ORDER BY hold_until LIMIT 1),
+            (SELECT start_until FROM task
+             WHERE namespace_id = $1 AND claim_until IS NULL AND start_until > (SELECT now FROM clock)
+             ORDER BY start_until LIMIT 1),
             (SELECT claim_until FROM task
              WHERE namespace_id = $1 AND claim_until IS NOT NULL AND claim_until > (SELECT now FROM clock)
              ORDER BY claim_until LIMIT 1)) - now) * 1000000)::bigint

@@ -1,4 +1,4 @@
-//! The hold clock against a stopwatch: random timelines of workers and tasks, judged tick by tick by a model that
+//! The hold clock and the start clock against a stopwatch: random timelines of workers and tasks, judged tick by tick by a model that
 //! knows nothing of gaps, and by the service. Everything between two ticks happens at one instant.
 //!
 //! Each seed is an island: its workers and selectors share a label that no other island has, so all of them live
@@ -58,10 +58,15 @@ struct Timed {
     /// None asks for any zone of the island.
     zone: Option<&'static str>,
     wait: i64,
+    /// How long it may wait in all, if that is bounded.
+    start: Option<i64>,
+    waited: i64,
     without: i64,
     /// Where the present stretch without a match began.
     since: i64,
     outcome: &'static str,
+    /// Which clock ran out.
+    reason: &'static str,
 }
 
 struct Island {
@@ -97,14 +102,19 @@ impl Island {
             }
             let matched = self.matched(self.runs[at].zone, now - 1);
             let run = &mut self.runs[at];
+            run.waited += 1;
             if matched {
                 (run.without, run.since) = (0, now);
             } else {
                 run.without += 1;
-                if run.without >= run.wait {
-                    run.outcome = "failed";
-                    self.log.push(format!("{now}: {} expires", run.run_id));
-                }
+            }
+            if !matched && run.without >= run.wait {
+                (run.outcome, run.reason) = ("failed", "hold_expired");
+            } else if run.start.is_some_and(|start| run.waited >= start) {
+                (run.outcome, run.reason) = ("failed", "start_timeout");
+            }
+            if run.outcome == "failed" {
+                self.log.push(format!("{now}: {} fails, {}", run.run_id, run.reason));
             }
         }
         self.workers.retain(|_, seen| seen.lives(now));
@@ -129,13 +139,18 @@ impl Island {
         let run_id = format!("island-{}-{}", self.seed, self.runs.len());
         let zone = self.random.pick(&[None, Some("a"), Some("b")]);
         let wait = self.random.pick(&[0, 1, 2, 3, 5, 8, 13, 21]);
-        let body = json!({"worker_selector": self.labels(zone), "worker_wait_timeout_seconds": wait});
+        let start = self.random.pick(&[None, None, Some(1), Some(4), Some(9), Some(20)]);
+        let mut body = json!({"worker_selector": self.labels(zone), "worker_wait_timeout_seconds": wait});
+        body["start_timeout_seconds"] = json!(start.unwrap_or(0));
         let reply = client.dispatch(&run_id, body).await;
-        self.log.push(format!("{now}: {run_id} waits {wait} s for {zone:?}: {}", reply.status));
+        let bound = start.map_or_else(String::new, |start| format!(", {start} s in all"));
+        self.log.push(format!("{now}: {run_id} waits {wait} s for {zone:?}{bound}: {}", reply.status));
         let accepted = wait > 0 || self.matched(zone, now);
         assert_eq!(reply.status, if accepted { 201 } else { 409 }, "{}", self.story());
         if accepted {
-            self.runs.push(Timed { run_id, zone, wait, without: 0, since: now, outcome: "queued" });
+            let run =
+                Timed { run_id, zone, wait, start, waited: 0, without: 0, since: now, outcome: "queued", reason: "" };
+            self.runs.push(run);
         }
     }
 
@@ -194,7 +209,13 @@ impl Island {
             let story = || format!("{} at {now}: {:#}\n{}", run.run_id, told[&run.run_id], self.story());
             let told = &told[&run.run_id];
             assert_eq!(told["status"], run.outcome, "{}", story());
+            if run.outcome == "failed" {
+                assert_eq!(told["failure"]["reason"], run.reason, "{}", story());
+            }
             if run.outcome == "queued" {
+                let ends = run.start.map(|start| Duration::from_secs((now - run.waited + start).unsigned_abs()));
+                let told_end = told.get("start_until").map(|until| seconds(until) - epoch);
+                assert_eq!(told_end, ends.map(|ends| ends.as_secs_f64()), "{}", story());
                 let until = (!self.matched(run.zone, now)).then(|| run.since + run.wait);
                 let told = told["hold"].get("until").map(|until| seconds(until) - epoch);
                 assert_eq!(
@@ -270,10 +291,14 @@ async fn live_through(t: &Test, seeds: Vec<u64>) {
     let failed = islands.iter().flat_map(|island| &island.runs).filter(|run| run.outcome == "failed").count();
     let all: usize = islands.iter().map(|island| island.runs.len()).sum();
     assert!(failed * 10 > all && failed < all, "{failed} of {all} expired: the timelines try too little");
+    let not_started =
+        islands.iter().flat_map(|island| &island.runs).filter(|run| run.reason == "start_timeout").count();
+    println!("of {all} runs {failed} failed, {not_started} of them for their start clock");
+    assert!(not_started * 10 > failed && not_started < failed, "{not_started} of {failed}: they try too little");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn holds_expire_at_the_tick_a_stopwatch_says() {
+async fn clocks_run_out_at_the_tick_a_stopwatch_says() {
     let mut config = settings();
     config.coordinator.sweep_interval = Duration::from_millis(5);
     config.coordinator.heartbeat_interval = Duration::from_secs(3);

@@ -54,7 +54,7 @@ async fn the_failure_follows_the_deadline_by_a_sweep_at_most() {
 }
 
 /// P7: a wait that ends before the sweep would look by itself ends when it is over all the same: counted from the dispatch,
-/// or from the moment that the last match went.
+/// or from the moment that the last match went; or in all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_shorter_than_the_sweep_is_not_made_longer_by_it() {
     let mut config = settings();
@@ -66,6 +66,9 @@ async fn a_wait_that_is_shorter_than_the_sweep_is_not_made_longer_by_it() {
         let worker = Worker::register_with(&t.client, "w", json!({"labels": {"zone": "b"}, "slots": 1})).await;
         t.client.dispatch("first", waits("b", 0.3)).await.ok();
         worker.ack(&worker.take().await).await.ok();
+        let bounded = json!({"worker_selector": {"zone": "b"}, "start_timeout_seconds": 0.3});
+        t.client.dispatch("bounded", bounded).await.ok();
+        assert_eq!(t.client.finished("bounded").await["failure"]["reason"], "start_timeout");
         t.client.dispatch("behind", waits("b", 0.3)).await.ok();
         until("its wait would be over", async || {
             t.count("SELECT count(*) FROM task WHERE hold_until < roadstead_now() AND claim_until IS NULL").await == 1

@@ -43,6 +43,7 @@ mod reads;
 mod seed;
 mod selectors;
 mod stale;
+mod start_clock;
 mod tokens;
 mod wakeups;
 mod worker_cli;

@@ -35,15 +35,16 @@ fn statements() -> HashMap<String, String> {
 async fn fill(t: &Test, no: i64, n: i64, age: &str, wait: &str) {
     for statement in [
         "INSERT INTO run (namespace_id, dag_name, run_id, status, version, attempt_id, attempt_number, operation, fence,
-             selector_no, wait, priority, labels, request_digest, queued_at, created_at, updated_at)
-         SELECT 1, 'dag', NO || '-' || i, 'queued', 1, md5('NO-' || i)::uuid, 1, 'start', 0, NO, interval 'WAIT', 0, '{}',
-             '\\x00', at, at, at
+             selector_no, wait, start_timeout, priority, labels, request_digest, queued_at, created_at, updated_at)
+         SELECT 1, 'dag', NO || '-' || i, 'queued', 1, md5('NO-' || i)::uuid, 1, 'start', 0, NO, interval 'WAIT',
+             interval '6 days', 0, '{}', '\\x00', at, at, at
          FROM generate_series(1, N) i, LATERAL (SELECT roadstead_now() - interval 'AGE' + i * interval '1 us' AS at) t",
         "INSERT INTO attempt (namespace_id, attempt_id, dag_name, run_id, number, operation, status, queued_at)
          SELECT 1, attempt_id, dag_name, run_id, 1, 'start', 'queued', queued_at FROM run WHERE selector_no = NO",
         "INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait,
-             hold_until, fence)
-         SELECT 1, attempt_id, dag_name, run_id, NO, 0, queued_at, wait, queued_at + wait, 0
+             hold_until, start_timeout, start_until, fence)
+         SELECT 1, attempt_id, dag_name, run_id, NO, 0, queued_at, wait, queued_at + wait, start_timeout,
+             queued_at + start_timeout, 0
          FROM run WHERE selector_no = NO",
         "INSERT INTO payload (namespace_id, dag_name, run_id) SELECT 1, dag_name, run_id FROM run WHERE selector_no = NO",
         "INSERT INTO event (namespace_id, dag_name, run_id, run_seq, event_id, type, occurred_at, data)
@@ -212,6 +213,8 @@ const SWEEP: Cases = &[
     ("store::sweep::ended_holders", "1"),
     ("store::sweep::silent_sessions", "1"),
     ("store::beats::doubtful", "1, 10000000"),
+    ("store::sweep::start_due", "1, '1970-01-01', md5('')::uuid"),
+    ("store::presence::outages", "1, '1970-01-01'"),
     ("store::sweep::held_by (claims)", "1, 'w', 's'"),
     ("store::sweep::held_by (running)", "1, 'w', 's'"),
     ("store::sweep::next_due", "1"),
@@ -226,6 +229,7 @@ const SWEEP_BEHIND_BUSY: Cases = &[
     ("store::sweep::newly_due", "1, roadstead_now() - interval '1 s'"),
     ("store::sweep::selectors", "1, 0"),
     ("store::sweep::waits", "1, '{1}'"),
+    ("store::sweep::start_due", "1, '1970-01-01', md5('')::uuid"),
     ("store::sweep::next_due", "1"),
     ("store::presence::label_sets (present)", "1"),
     ("store::presence::label_sets (ceased)", "1, roadstead_now() - interval '1 s'"),
@@ -236,7 +240,8 @@ const SWEEP_BEHIND_BUSY: Cases = &[
         "store::create::create",
         "1, NULL, '\\x00', 'dag', 'new', roadstead_now(), 'queued', 1, md5('new')::uuid, 1, 'start', 1, 120000000, 0, '{}',
          NULL, NULL, NULL, NULL, NULL, roadstead_now(), NULL, NULL, NULL, md5('event')::uuid, 'dag.run.queued', '{}',
-         '{team=x}', 1, NULL, NULL, 'busy', 's', 2, NULL, '\\x01', roadstead_now() + interval '15 s', '{}'",
+         '{team=x}', 1, NULL, NULL, 'busy', 's', 2, NULL, '\\x01', roadstead_now() + interval '15 s', '{}',
+         600000000",
     ),
 ];
 

@@ -15,6 +15,7 @@ use crate::domain::refusal::Refusal;
 use crate::domain::retry::{Retry, RetryOn};
 use crate::domain::run::{AttemptRef, Operation, Run, Status};
 use crate::domain::selector::{Expression, MAX_TERMS, Selector};
+use crate::domain::start::StartClock;
 use crate::domain::transition::{AttemptChange, Ended, TaskChange, Transition};
 use crate::ids::{AttemptId, Digest, RunKey, SelectorNo};
 
@@ -30,6 +31,8 @@ pub struct Changes {
     pub target: Option<crate::ids::WorkerId>,
     /// How long it may be without a match.
     pub wait: Option<Duration>,
+    /// How long it may be queued in all.
+    pub start_timeout: Option<Duration>,
     /// Higher goes first.
     pub priority: Option<i16>,
     /// How many attempts it may come to by itself.
@@ -66,6 +69,7 @@ impl Changes {
             operation,
             selector,
             wait: self.wait.unwrap_or(run.wait),
+            start_timeout: self.start_timeout.unwrap_or(run.start_timeout),
             priority: self.priority.unwrap_or(run.priority),
             max_attempts: self.max_attempts.unwrap_or(run.max_attempts),
             retry: self.retry.or_else(|| run.retry.clone()),
@@ -106,12 +110,13 @@ impl Locked {
         }
         dispatch.may_be_queued(situation)?;
         let now = situation.at;
-        let hold = dispatch.hold(now);
+        let task = dispatch.task(now);
         let run = self.queue_again(now, attempt_id, dispatch.operation, |run| {
             run.counted_from = run.attempt.number;
             run.selector = dispatch.selector;
             run.selector_no = selector_no;
             run.wait = dispatch.wait;
+            run.start_timeout = dispatch.start_timeout;
             run.priority = dispatch.priority;
             run.max_attempts = dispatch.max_attempts;
             run.retry = dispatch.retry;
@@ -121,7 +126,7 @@ impl Locked {
             run.traceparent = dispatch.traceparent;
         });
         let follows = AttemptChange::Follow { after: self.attempt.id, request };
-        Ok(Transition::new(run, follows, TaskChange::Create(hold), EventType::Queued, now))
+        Ok(Transition::new(run, follows, task, EventType::Queued, now))
     }
 
     /// The end of an attempt that is followed by another, if the run has attempts left for what it came to and nobody
@@ -138,9 +143,11 @@ impl Locked {
             Operation::Start | Operation::Retry => Operation::Retry,
             Operation::Resume => Operation::Resume,
         };
-        let hold = Hold { from: now + delay, wait: self.run.wait };
+        let from = now + delay;
+        let hold = Hold { from, wait: self.run.wait };
+        let task = TaskChange::Create { hold, start: StartClock::of(self.run.start_timeout, from) };
         let run = self.queue_again(now, attempt_id, operation, |_| ());
-        Some(Transition::new(run, AttemptChange::Replace(ended), TaskChange::Create(hold), EventType::Queued, now))
+        Some(Transition::new(run, AttemptChange::Replace(ended), task, EventType::Queued, now))
     }
 
     /// The run with a new attempt that waits: nothing of what the one before came to is left in it.
@@ -183,6 +190,11 @@ mod tests {
         locked.dispatch_again(dispatch, SelectorNo(7), &nobody(at(50)), attempt_id(2), token(9))
     }
 
+    /// A task whose hold begins then, in seconds; its start clock is off.
+    fn waits(from: i64, wait: u64) -> TaskChange {
+        TaskChange::Create { hold: Hold { from: at(from), wait: Duration::from_secs(wait) }, start: None }
+    }
+
     /// A run that failed, with everything that a run may have by then.
     fn failed() -> Locked {
         let mut locked = ended(Status::Failed, AttemptStatus::Failed);
@@ -202,7 +214,7 @@ mod tests {
         let run = change.run();
         assert_eq!((run.status, run.version, run.fence), (Status::Queued, 4, 4));
         assert_eq!(run.attempt, AttemptRef { number: 2, attempt_id: attempt_id(2), operation: Operation::Retry });
-        assert_eq!(change.task(), &TaskChange::Create(Hold { from: at(50), wait: Duration::from_secs(120) }));
+        assert_eq!(change.task(), &waits(50, 120));
         assert_eq!(change.attempt(), &AttemptChange::Follow { after: attempt_id(1), request: token(9) });
         assert_eq!(change.event(), EventType::Queued);
         let bare = (&run.error, &run.log_url, &run.cancel_reason, &run.worker_id);
@@ -217,6 +229,7 @@ mod tests {
         let changes = Changes {
             worker_selector: Some(Labels::from([("zone".into(), "c".into())])),
             wait: Some(Duration::from_secs(5)),
+            start_timeout: Some(Duration::from_secs(600)),
             max_attempts: Some(3),
             not_before: Some(at(60)),
             ..Changes::default()
@@ -225,7 +238,11 @@ mod tests {
         let run = change.run();
         assert_eq!((run.selector.to_string(), run.selector_no), ("{zone: c}".into(), SelectorNo(7)));
         assert_eq!((run.max_attempts, run.counted_from, run.priority), (3, 2, failed().run.priority));
-        assert_eq!(change.task(), &TaskChange::Create(Hold { from: at(60), wait: Duration::from_secs(5) }));
+        let start = StartClock::of(Duration::from_secs(600), at(60));
+        assert_eq!(
+            change.task(),
+            &TaskChange::Create { hold: Hold { from: at(60), wait: Duration::from_secs(5) }, start }
+        );
     }
 
     #[test]
@@ -261,7 +278,7 @@ mod tests {
         assert_eq!((end.attempt_id, end.status), (attempt_id(1), AttemptStatus::Lost));
         assert_eq!(end.error.as_deref(), Some("worker w-b was lost: its session ended"));
         assert_eq!(lost.run().error, None, "it is queued, not failed");
-        assert_eq!(lost.task(), &TaskChange::Create(Hold { from: at(19), wait: Duration::from_secs(120) }));
+        assert_eq!(lost.task(), &waits(19, 120));
 
         let mut final_one = of(2, &[RetryOn::LeaseLost]);
         final_one.run.attempt.number = 2;
@@ -278,7 +295,30 @@ mod tests {
         let mut second = of(3, &[RetryOn::LeaseLost]);
         second.run.attempt.number = 2;
         let lost = second.lose(true, attempt_id(3), at(9)).unwrap();
-        assert_eq!(lost.task(), &TaskChange::Create(Hold { from: at(29), wait: Duration::from_secs(120) }));
+        assert_eq!(lost.task(), &waits(29, 120));
+    }
+
+    /// Both clocks begin at the end of the back-off.
+    #[test]
+    fn the_next_attempt_has_a_start_clock_of_its_own() {
+        let mut bounded = of(2, &[RetryOn::LeaseLost]);
+        bounded.run.start_timeout = Duration::from_secs(600);
+        let lost = bounded.lose(true, attempt_id(2), at(9)).unwrap();
+        let start = StartClock::of(Duration::from_secs(600), at(19));
+        assert_eq!(
+            lost.task(),
+            &TaskChange::Create { hold: Hold { from: at(19), wait: Duration::from_secs(120) }, start }
+        );
+        let mut failed = failed();
+        failed.run.start_timeout = Duration::from_secs(600);
+        let retried = again(&failed, Operation::Retry, Changes::default()).unwrap();
+        let start = StartClock::of(Duration::from_secs(600), at(50));
+        assert_eq!(
+            retried.task(),
+            &TaskChange::Create { hold: Hold { from: at(50), wait: Duration::from_secs(120) }, start }
+        );
+        let off = Changes { start_timeout: Some(Duration::ZERO), ..Changes::default() };
+        assert_eq!(again(&failed, Operation::Retry, off).unwrap().task(), &waits(50, 120), "zero turns it off");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::domain::refusal::Refusal;
 use crate::domain::retry::Retry;
 use crate::domain::run::{AttemptRef, Operation, Run, Status};
 use crate::domain::selector::Selector;
+use crate::domain::start::StartClock;
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
 use crate::ids::{AttemptId, RunKey, SelectorNo};
 
@@ -26,6 +27,8 @@ pub struct Dispatch {
     pub selector: Arc<Selector>,
     /// How long it may be without a match; zero refuses at once.
     pub wait: Duration,
+    /// How long it may be queued in all; zero is without bound.
+    pub start_timeout: Duration,
     /// -100 to 100, higher first.
     pub priority: i16,
     /// How many attempts it may come to by itself.
@@ -59,7 +62,7 @@ impl Dispatch {
     ) -> Result<Transition, Refusal> {
         self.may_be_queued(situation)?;
         let now = situation.at;
-        let hold = self.hold(now);
+        let task = self.task(now);
         let run = Run {
             key: self.key,
             status: Status::Queued,
@@ -69,6 +72,7 @@ impl Dispatch {
             selector: self.selector,
             selector_no,
             wait: self.wait,
+            start_timeout: self.start_timeout,
             priority: self.priority,
             max_attempts: self.max_attempts,
             counted_from: 1,
@@ -91,7 +95,7 @@ impl Dispatch {
             log_url: None,
             output_dropped: false,
         };
-        Ok(Transition::new(run, AttemptChange::Create, TaskChange::Create(hold), EventType::Queued, now))
+        Ok(Transition::new(run, AttemptChange::Create, task, EventType::Queued, now))
     }
 
     /// Refuses what would not wait and finds no match: it is the one thing that a dispatch with a wait of zero is for.
@@ -103,9 +107,11 @@ impl Dispatch {
         }
     }
 
-    /// The hold of a task that is queued now.
-    pub(super) fn hold(&self, now: Timestamp) -> Hold {
-        Hold { from: self.not_before.map_or(now, |time| time.max(now)), wait: self.wait }
+    /// The task of an attempt that is queued now: both its clocks begin when it may be taken.
+    pub(super) fn task(&self, now: Timestamp) -> TaskChange {
+        let from = self.not_before.map_or(now, |time| time.max(now));
+        let hold = Hold { from, wait: self.wait };
+        TaskChange::Create { hold, start: StartClock::of(self.start_timeout, from) }
     }
 }
 
@@ -125,7 +131,21 @@ mod tests {
             assert_eq!(started.run().status, Status::Queued);
             assert_eq!(started.run().version, 1);
             assert_eq!(started.event(), EventType::Queued);
-            assert_eq!(started.task(), &TaskChange::Create(Hold { from: at(0), wait: Duration::from_secs(120) }));
+            let hold = Hold { from: at(0), wait: Duration::from_secs(120) };
+            assert_eq!(started.task(), &TaskChange::Create { hold, start: None });
+        }
+    }
+
+    /// The start clock stands beside the hold, and begins where it does.
+    #[test]
+    fn both_clocks_begin_with_the_dispatch_or_at_not_before() {
+        for (not_before, from) in [(None, 0), (Some(at(60)), 60), (Some(at(-60)), 0)] {
+            let dispatch = Dispatch { start_timeout: Duration::from_secs(600), not_before, ..dispatch(120) };
+            let started = dispatch.start(SelectorNo(1), &situation(true, true), attempt_id(1)).unwrap();
+            let hold = Hold { from: at(from), wait: Duration::from_secs(120) };
+            let start = Some(StartClock { from: at(from), timeout: Duration::from_secs(600) });
+            assert_eq!(started.task(), &TaskChange::Create { hold, start });
+            assert_eq!(started.run().start_timeout, Duration::from_secs(600));
         }
     }
 

@@ -35,6 +35,7 @@ pub fn dispatch(wait: u64) -> Dispatch {
         operation: Operation::Start,
         selector: Arc::new(Selector { equal: Labels::from([("zone".into(), "b".into())]), ..Selector::default() }),
         wait: Duration::from_secs(wait),
+        start_timeout: Duration::ZERO,
         priority: 0,
         max_attempts: 1,
         retry: None,
@@ -66,7 +67,12 @@ pub fn queued() -> Locked {
             ended_version: None,
             released: Vec::new(),
         },
-        task: Some(Task { hold: Hold { from: at(0), wait: Duration::from_secs(120) }, fence: 0, claim: None }),
+        task: Some(Task {
+            hold: Hold { from: at(0), wait: Duration::from_secs(120) },
+            start: None,
+            fence: 0,
+            claim: None,
+        }),
     }
 }
 

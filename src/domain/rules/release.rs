@@ -24,7 +24,7 @@ pub enum Released {
 
 impl Locked {
     /// Takes back a claim that was not acknowledged: back to its place, with its clocks, or with a hold that begins
-    /// after `delay`. An acknowledged attempt ends like a lost lease, at once; `next` is the run's next attempt then.
+    /// after `delay`; the start clock runs on through the delay. An acknowledged attempt ends like a lost lease, at once; `next` is the run's next attempt then.
     ///
     /// # Errors
     /// As for a report: a wrong or old token changes nothing.
@@ -50,7 +50,7 @@ impl Locked {
             let released =
                 Some(transition::Released { session: claim.session.clone(), token, barred_until: now + BARRED_FOR });
             let run = self.next(now, |_| ());
-            let task = TaskChange::Return { hold, released };
+            let task = TaskChange::Return { hold, start: task.start, released };
             let returned = Transition::new(run, AttemptChange::Keep, task, EventType::Updated, now);
             return Ok(Released::Changed(Box::new(returned)));
         }
@@ -65,6 +65,7 @@ mod tests {
     use super::super::fixtures::{at, attempt_id, claimed, ended, queued, running, token};
     use super::*;
     use crate::domain::run::Status;
+    use crate::domain::start::StartClock;
 
     fn release(locked: &Locked, by: u8, delay: u64) -> Result<Released, Refusal> {
         locked.release(token(by), None, Duration::from_secs(delay), false, attempt_id(2), at(5))
@@ -75,15 +76,19 @@ mod tests {
         let Released::Changed(returned) = release(&claimed(15), 1, 0).unwrap() else { panic!("changes") };
         assert_eq!(returned.run().status, Status::Queued);
         assert_eq!(returned.event(), EventType::Updated);
-        let TaskChange::Return { released: Some(released), hold } = returned.task() else { panic!("returns") };
+        let TaskChange::Return { released: Some(released), hold, .. } = returned.task() else { panic!("returns") };
         assert_eq!((released.barred_until, hold.from), (at(35), at(0)));
     }
 
     #[test]
-    fn a_delay_starts_the_hold_clock_anew_after_it() {
-        let Released::Changed(returned) = release(&claimed(15), 1, 60).unwrap() else { panic!("changes") };
-        let TaskChange::Return { hold, .. } = returned.task() else { panic!("returns") };
+    fn a_delay_starts_the_hold_clock_anew_after_it_and_leaves_the_start_clock_alone() {
+        let mut claimed = claimed(15);
+        let start = StartClock::of(Duration::from_secs(600), at(0));
+        claimed.task.as_mut().unwrap().start = start;
+        let Released::Changed(returned) = release(&claimed, 1, 60).unwrap() else { panic!("changes") };
+        let TaskChange::Return { hold, start: kept, .. } = returned.task() else { panic!("returns") };
         assert_eq!((hold.from, hold.wait), (at(65), Duration::from_secs(120)));
+        assert_eq!(*kept, start);
     }
 
     #[test]

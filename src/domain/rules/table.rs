@@ -12,6 +12,7 @@ use crate::domain::attempt::{AttemptStatus, Locked};
 use crate::domain::hold::gaps;
 use crate::domain::refusal::Refusal;
 use crate::domain::run::{Operation, Status};
+use crate::domain::start::StartClock;
 use crate::domain::transition::{Left, TaskChange, Transition};
 
 /// Where the right token of the fixtures was used when the attempt ended.
@@ -53,7 +54,7 @@ fn said(status: Status) -> Report {
 fn became(change: &Transition) -> String {
     let task = match change.task() {
         TaskChange::Return { .. } => ", unclaimed",
-        TaskChange::Create(_) | TaskChange::Keep | TaskChange::Drop => "",
+        TaskChange::Create { .. } | TaskChange::Keep | TaskChange::Drop => "",
     };
     let asked = change.run().status == Status::Running && change.run().cancel_requested_at.is_some();
     format!("{}{task}{}", change.run().status, if asked { ", cancel requested" } else { "" })
@@ -101,6 +102,10 @@ fn outcomes(locked: &Locked) -> Vec<String> {
             Err(refusal) => refused(&refusal),
         }
     };
+    let mut bounded = locked.clone();
+    if let Some(task) = &mut bounded.task {
+        task.start = StartClock::of(Duration::from_secs(600), task.hold.from);
+    }
     vec![
         ack(1),
         ack(2),
@@ -113,14 +118,15 @@ fn outcomes(locked: &Locked) -> Vec<String> {
         again(Operation::Resume),
         moved(locked.cancel(None, false, now).as_ref()),
         moved(locked.cancel(None, true, now).as_ref()),
-        moved(locked.expire(&gaps(vec![], at(0), at(999)), at(999)).as_ref()),
+        moved(locked.expire(&gaps(vec![], at(0), at(999)), &[], at(999)).as_ref()),
+        moved(bounded.expire(&[], &[], at(600)).as_ref()),
         moved(locked.lapse(false, None, at(15)).as_ref()),
         moved(locked.lose(true, attempt_id(3), now).as_ref()),
         moved(locked.neglect("was lost", attempt_id(3), now).as_ref()),
     ]
 }
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "ack",
     "ack, wrong token",
     "renew",
@@ -133,6 +139,7 @@ const VERBS: [&str; 15] = [
     "cancel",
     "cancel, force",
     "hold runs out",
+    "start clock runs out",
     "ack clock runs out",
     "session ends",
     "neglected",

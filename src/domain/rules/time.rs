@@ -11,15 +11,30 @@ use crate::duration;
 use crate::ids::AttemptId;
 
 impl Locked {
-    /// Fails a run whose task nobody has claimed and whose hold ran its full wait within one of these gaps.
+    /// Fails a run whose task nobody has claimed and one of whose clocks has run out: its hold, which ran its full wait
+    /// within one of these gaps, or its start clock, which only these outages stop. The one that ran out first says why;
+    /// of both at once it is the hold, which says more.
+    ///
+    /// A claim is not cut: what was given out in time may be acknowledged in time, and it is this rule that looks again
+    /// when the claim returns.
     #[must_use]
-    pub fn expire(&self, gaps: &[Stretch], now: Timestamp) -> Option<Transition> {
-        let task = self.task.as_ref().filter(|task| task.claim.is_none() && task.hold.expired(gaps))?;
-        let waited = (now - task.hold.from).to_std().unwrap_or_default();
+    pub fn expire(&self, gaps: &[Stretch], outages: &[Stretch], now: Timestamp) -> Option<Transition> {
+        let task = self.task.as_ref().filter(|task| task.claim.is_none())?;
+        let hold = task.hold.expired_at(gaps);
+        let start = task.start.map(|start| (start.ends_at(outages), start.from)).filter(|(end, _)| *end <= now);
+        let (reason, from, error) = match (hold, start) {
+            (hold, Some((end, from))) if hold.is_none_or(|hold| end < hold) => {
+                let within = duration::text(self.run.start_timeout);
+                (FailureReason::StartTimeout, from, format!("run was not started within {within}"))
+            }
+            (Some(_), _) => (FailureReason::HoldExpired, task.hold.from, waited_in_vain(&self.run)),
+            (None, _) => return None,
+        };
+        let waited = (now - from).to_std().unwrap_or_default();
         Some(self.end(now, Status::Failed, AttemptStatus::Failed, None, |run| {
-            run.error = Some(waited_in_vain(run));
+            run.error = Some(error);
             run.failure = Some(Failure {
-                reason: FailureReason::HoldExpired,
+                reason,
                 worker_selector: Some(run.selector.equal.clone()),
                 worker_expressions: run.selector.expressions.clone(),
                 target_worker_id: run.selector.target.clone(),
@@ -38,7 +53,7 @@ impl Locked {
         let amnesty = amnesty_until.is_some_and(|until| now < until);
         (holder_gone || (now >= claim.until && !amnesty)).then(|| {
             let run = self.next(now, |_| ());
-            let task = TaskChange::Return { hold: task.hold, released: None };
+            let task = TaskChange::Return { hold: task.hold, start: task.start, released: None };
             Transition::new(run, AttemptChange::Keep, task, EventType::Updated, now)
         })
     }
@@ -108,12 +123,13 @@ mod tests {
     use super::*;
     use crate::domain::hold::gaps;
     use crate::domain::selector::Selector;
+    use crate::domain::start::StartClock;
 
     #[test]
     fn a_hold_that_ran_out_fails_the_run_naming_what_was_waited_for() {
         let never = |now| gaps(vec![], at(0), at(now));
-        assert_eq!(queued().expire(&never(119), at(119)), None);
-        let failed = queued().expire(&never(120), at(121)).unwrap();
+        assert_eq!(queued().expire(&never(119), &[], at(119)), None);
+        let failed = queued().expire(&never(120), &[], at(121)).unwrap();
         assert_eq!(failed.run().status, Status::Failed);
         assert_eq!(failed.run().error.as_deref(), Some("no worker matched the selector {zone: b} within 2m0s"));
         let failure = failed.run().failure.clone().unwrap();
@@ -124,7 +140,63 @@ mod tests {
 
     #[test]
     fn a_claimed_task_does_not_expire() {
-        assert_eq!(claimed(500).expire(&gaps(vec![], at(0), at(300)), at(300)), None);
+        assert_eq!(claimed(500).expire(&gaps(vec![], at(0), at(300)), &[], at(300)), None);
+        assert_eq!(with_start(claimed(500), 10).expire(&gaps(vec![], at(0), at(300)), &[], at(300)), None);
+    }
+
+    /// The same with a start clock that began with its hold.
+    fn with_start(mut locked: Locked, timeout: u64) -> Locked {
+        let timeout = Duration::from_secs(timeout);
+        locked.run.start_timeout = timeout;
+        let task = locked.task.as_mut().unwrap();
+        task.start = StartClock::of(timeout, task.hold.from);
+        locked
+    }
+
+    #[test]
+    fn a_start_clock_that_ran_out_fails_the_run_though_something_matches() {
+        let queued = with_start(queued(), 600);
+        assert_eq!(queued.expire(&[], &[], at(599)), None);
+        let failed = queued.expire(&[], &[], at(600)).unwrap();
+        assert_eq!(failed.run().status, Status::Failed);
+        assert_eq!(failed.run().error.as_deref(), Some("run was not started within 10m0s"));
+        let failure = failed.run().failure.clone().unwrap();
+        assert_eq!((failure.reason, failure.waited_seconds), (FailureReason::StartTimeout, Some(600.0)));
+        assert_eq!(failure.worker_selector, Some(queued.run.selector.equal.clone()));
+        assert_eq!((failed.task(), failed.event()), (&TaskChange::Drop, EventType::Failed));
+    }
+
+    #[test]
+    fn an_outage_lets_the_start_clock_run_longer() {
+        let queued = with_start(queued(), 600);
+        let outages = [Stretch { from: at(100), until: at(160) }];
+        assert_eq!(queued.expire(&[], &outages, at(659)), None);
+        assert!(queued.expire(&[], &outages, at(660)).is_some());
+    }
+
+    #[test]
+    fn of_two_clocks_the_first_to_run_out_says_why() {
+        let reason = |start, now| {
+            let gaps = gaps(vec![], at(0), at(now));
+            let failed = with_start(queued(), start).expire(&gaps, &[], at(now))?;
+            Some(failed.run().failure.clone().unwrap().reason)
+        };
+        assert_eq!(reason(60, 59), None);
+        assert_eq!(reason(60, 60), Some(FailureReason::StartTimeout));
+        assert_eq!(reason(60, 300), Some(FailureReason::StartTimeout), "both are over, found late");
+        assert_eq!(reason(200, 120), Some(FailureReason::HoldExpired));
+        assert_eq!(reason(200, 300), Some(FailureReason::HoldExpired), "both are over, found late");
+        assert_eq!(reason(120, 120), Some(FailureReason::HoldExpired), "at the same moment");
+    }
+
+    /// After the delay of a release the hold begins anew; the start clock does not.
+    #[test]
+    fn the_delay_of_a_release_does_not_stop_the_start_clock() {
+        let mut put_off = with_start(queued(), 60);
+        put_off.task.as_mut().unwrap().hold.from = at(100);
+        assert_eq!(put_off.expire(&[], &[], at(59)), None);
+        let failed = put_off.expire(&[], &[], at(61)).unwrap();
+        assert_eq!(failed.run().failure.clone().unwrap().waited_seconds, Some(61.0));
     }
 
     #[test]
@@ -143,7 +215,11 @@ mod tests {
     fn an_unacknowledged_claim_returns_as_it_was() {
         assert_eq!(claimed(15).lapse(false, None, at(14)), None);
         let returned = claimed(15).lapse(false, None, at(15)).unwrap();
-        assert_eq!(returned.task(), &TaskChange::Return { hold: queued().task.unwrap().hold, released: None });
+        let hold = queued().task.unwrap().hold;
+        assert_eq!(returned.task(), &TaskChange::Return { hold, start: None, released: None });
+        let start = with_start(claimed(15), 600).task.unwrap().start;
+        let returned_too = with_start(claimed(15), 600).lapse(false, None, at(15)).unwrap();
+        assert_eq!(returned_too.task(), &TaskChange::Return { hold, start, released: None });
         assert_eq!(returned.run().attempt, claimed(15).run.attempt);
         assert_eq!(returned.event(), EventType::Updated);
         assert!(claimed(15).lapse(true, None, at(1)).is_some(), "its session ended");

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::dispatch::{self, MAX_ATTEMPTS, MAX_DEFINITION_BYTES};
+use super::dispatch::{self, LONGEST_START, MAX_ATTEMPTS, MAX_DEFINITION_BYTES};
 use crate::coordinator::again::{Again, AttemptView};
 use crate::coordinator::dispatch::Payload;
 use crate::domain::attempt::AttemptStatus;
@@ -48,6 +48,9 @@ pub struct NextAttemptRequest {
     /// How long it waits without a matching worker until it fails; 0 refuses it when none matches now.
     #[schema(value_type = Option<f64>, nullable = false, minimum = 0)]
     pub worker_wait_timeout_seconds: Option<Duration>,
+    /// How long it may be queued in all until it fails, matching worker or not; 0 is without bound.
+    #[schema(value_type = Option<f64>, nullable = false, minimum = 0, maximum = 604_800)]
+    pub start_timeout_seconds: Option<Duration>,
     /// Higher goes first; ties by age.
     #[schema(nullable = false, minimum = -100, maximum = 100)]
     pub priority: Option<i16>,
@@ -93,6 +96,8 @@ impl FromFields for NextAttemptRequest {
             target_worker_id: fields.optional("target_worker_id", read::name),
             worker_wait_timeout_seconds: fields
                 .optional("worker_wait_timeout_seconds", read::seconds(Duration::ZERO, longest)),
+            start_timeout_seconds: fields
+                .optional("start_timeout_seconds", read::seconds(Duration::ZERO, LONGEST_START)),
             priority: fields.optional("priority", read::integer(-100, 100)),
             max_attempts: fields.optional("max_attempts", read::integer(1, MAX_ATTEMPTS)),
             retry: fields.optional("retry", dispatch::retry),
@@ -123,6 +128,7 @@ impl NextAttemptRequest {
                 worker_expressions: self.worker_expressions,
                 target: self.target_worker_id,
                 wait: self.worker_wait_timeout_seconds,
+                start_timeout: self.start_timeout_seconds,
                 priority: self.priority,
                 max_attempts: self.max_attempts,
                 retry: self.retry,
@@ -166,6 +172,8 @@ impl NextAttemptRequest {
         put("target_worker_id", self.target_worker_id.as_ref().map(|id| Value::from(id.as_str())));
         let micros = self.worker_wait_timeout_seconds.map(|wait| wait.as_micros().to_string());
         put("wait_micros", micros.map(Value::from));
+        let micros = self.start_timeout_seconds.map(|timeout| timeout.as_micros().to_string());
+        put("start_timeout_micros", micros.map(Value::from));
         put("priority", self.priority.map(Value::from));
         put("max_attempts", self.max_attempts.map(Value::from));
         put("retry", self.retry.as_ref().map(|retry| serde_json::json!(retry)));

@@ -24,6 +24,9 @@ pub const MAX_DEFINITION_BYTES: usize = 1024 * 1024;
 /// The most attempts that a dispatch may come to by itself.
 pub const MAX_ATTEMPTS: i64 = 1_000;
 
+/// The longest start timeout.
+pub const LONGEST_START: Duration = Duration::from_hours(7 * 24);
+
 /// A run to be taken by a worker.
 #[derive(Debug, Clone, PartialEq, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -64,6 +67,10 @@ pub struct DispatchRequest {
     /// Absent: the service's configuration, which also says what is the most.
     #[schema(value_type = Option<f64>, nullable = false, minimum = 0, example = 120)]
     pub worker_wait_timeout_seconds: Option<Duration>,
+    /// How long it may be queued in all until it fails, matching worker or not; 0 is without bound. Absent: the service's
+    /// configuration.
+    #[schema(value_type = Option<f64>, nullable = false, minimum = 0, maximum = 604_800, example = 600)]
+    pub start_timeout_seconds: Option<Duration>,
     /// Higher goes first; ties by age. 0 when absent.
     #[schema(required = false, minimum = -100, maximum = 100)]
     pub priority: i16,
@@ -117,6 +124,8 @@ impl FromFields for DispatchRequest {
         let longest = settings.worker_wait_timeout_max;
         let worker_wait_timeout_seconds =
             fields.optional("worker_wait_timeout_seconds", read::seconds(Duration::ZERO, longest));
+        let start_timeout_seconds =
+            fields.optional("start_timeout_seconds", read::seconds(Duration::ZERO, LONGEST_START));
         let priority = fields.or("priority", 0, read::integer(-100, 100));
         let max_attempts = fields.or("max_attempts", 1, read::integer(1, MAX_ATTEMPTS));
         let retry = fields.optional("retry", retry);
@@ -139,6 +148,7 @@ impl FromFields for DispatchRequest {
             worker_expressions: worker_expressions?,
             target_worker_id,
             worker_wait_timeout_seconds,
+            start_timeout_seconds,
             priority: priority?,
             max_attempts: max_attempts?,
             retry,
@@ -153,7 +163,8 @@ impl FromFields for DispatchRequest {
 }
 
 impl DispatchRequest {
-    /// What the coordinator takes: a run id is made if none was sent, and the configured wait stands for an absent one.
+    /// What the coordinator takes: a run id is made if none was sent, and what is configured stands for an
+    /// absent wait or start timeout.
     pub fn into_request(self, headers: DispatchHeaders, settings: &Settings) -> Request {
         let selector = Arc::new(self.selector());
         let digest = self.digest(&selector);
@@ -166,6 +177,7 @@ impl DispatchRequest {
                 operation: self.operation.unwrap_or(Operation::Start),
                 selector,
                 wait: self.worker_wait_timeout_seconds.unwrap_or(settings.worker_wait_timeout),
+                start_timeout: self.start_timeout_seconds.unwrap_or(settings.start_timeout),
                 priority: self.priority,
                 max_attempts: self.max_attempts,
                 retry: self.retry,
@@ -194,7 +206,7 @@ impl DispatchRequest {
 
     /// What makes a repeat the same: all that was asked for, however it was written.
     ///
-    /// An absent wait stays absent, so that a repeat is one whatever the configuration says by then. The trace context
+    /// An absent wait or start timeout stays absent, so that a repeat is one whatever the configuration says by then. The trace context
     /// is not part of it: each try of a traced client has its own.
     fn digest(&self, selector: &Selector) -> Digest {
         let any = |text: &Option<String>| {
@@ -210,6 +222,7 @@ impl DispatchRequest {
             worker_expressions: &selector.expressions,
             target_worker_id: selector.target.as_ref(),
             wait_micros: self.worker_wait_timeout_seconds.map(|wait| wait.as_micros()),
+            start_timeout_micros: self.start_timeout_seconds.map(|timeout| timeout.as_micros()),
             priority: self.priority,
             max_attempts: (self.max_attempts != 1).then_some(self.max_attempts),
             retry: self.retry.as_ref(),
@@ -246,6 +259,8 @@ struct Canonical<'a> {
     target_worker_id: Option<&'a WorkerId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     wait_micros: Option<u128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_timeout_micros: Option<u128>,
     priority: i16,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<i32>,

@@ -28,6 +28,7 @@ pub async fn check(test: &Test) {
         }
     }
     broken.extend(overdue(test).await);
+    broken.extend(not_started(test).await);
     assert!(broken.is_empty(), "the autopsy found:\n{}", broken.join("\n"));
 }
 
@@ -76,6 +77,39 @@ async fn overdue(test: &Test) -> Vec<String> {
             if end - start >= wait && now - (start + wait) > chrono::Duration::from_std(slack).unwrap() {
                 overdue.push(format!("run {run_id} expired at {} and was not failed by {now}", start + wait));
             }
+        }
+    }
+    overdue
+}
+
+/// Unclaimed tasks whose start clock ran out longer ago than a sweep may take. An outage stops it: so second by second of
+/// outages is taken away from what has passed, the same time once, until nothing more is to be taken.
+async fn not_started(test: &Test) -> Vec<String> {
+    let tasks = sqlx::query(
+        "SELECT run_id, start_until, start_until - start_timeout AS from_at, roadstead_now() AS now
+         FROM task WHERE claim_until IS NULL AND start_until IS NOT NULL",
+    )
+    .fetch_all(&test.pool)
+    .await
+    .unwrap();
+    let outages = sqlx::query("SELECT from_at, until_at FROM outage ORDER BY from_at");
+    let outages: Vec<(Timestamp, Timestamp)> =
+        outages.fetch_all(&test.pool).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect();
+    let slack =
+        chrono::Duration::from_std(test.config.coordinator.sweep_interval * 2 + Duration::from_secs(1)).unwrap();
+    let mut overdue = Vec::new();
+    for task in tasks {
+        let (run_id, now): (String, Timestamp) = (task.get(0), task.get(3));
+        let (mut end, mut counted): (Timestamp, Timestamp) = (task.get(1), task.get(2));
+        for (from, until) in &outages {
+            let from = counted.max(*from);
+            if from < end && from < *until {
+                end += *until - from;
+                counted = *until;
+            }
+        }
+        if now - end > slack {
+            overdue.push(format!("run {run_id} was to be started by {end} and was not failed by {now}"));
         }
     }
     overdue

@@ -18,7 +18,16 @@ impl Test {
         self.set_clock("roadstead_now()", seconds).await;
     }
 
+    /// Moves a stopped clock on by whole seconds in which nobody swept: an outage.
+    pub async fn away(&self, seconds: i64) {
+        self.set_clock_and("roadstead_now()", seconds, 0).await;
+    }
+
     async fn set_clock(&self, from: &str, seconds: i64) {
+        self.set_clock_and(from, seconds, seconds).await;
+    }
+
+    async fn set_clock_and(&self, from: &str, seconds: i64, stamp: i64) {
         let mut tx = self.pool.begin().await.unwrap();
         let at: String = sqlx::query_scalar(AssertSqlSafe(format!("SELECT ({from} + interval '{seconds} s')::text")))
             .fetch_one(&mut *tx)
@@ -27,7 +36,7 @@ impl Test {
         let function = format!(
             "CREATE OR REPLACE FUNCTION roadstead_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
              AS $$ SELECT timestamptz '{at}' $$;
-             UPDATE sweep_stamp SET stamped_at = stamped_at + interval '{seconds} seconds'"
+             UPDATE sweep_stamp SET stamped_at = stamped_at + interval '{stamp} seconds'"
         );
         sqlx::raw_sql(AssertSqlSafe(function)).execute(&mut *tx).await.unwrap();
         tx.commit().await.unwrap();

@@ -202,7 +202,8 @@ impl Test {
     pub async fn clocks(&self, run_id: &str) -> serde_json::Value {
         sqlx::query_scalar(
             "SELECT jsonb_build_object('attempt', t.attempt_id, 'number', r.attempt_number, 'place', t.place,
-                'priority', t.priority, 'hold_from', t.hold_from, 'wait', t.wait, 'hold_until', t.hold_until)
+                'priority', t.priority, 'hold_from', t.hold_from, 'wait', t.wait, 'hold_until', t.hold_until,
+                'start_until', t.start_until)
              FROM task t JOIN run r USING (namespace_id, dag_name, run_id) WHERE t.run_id = $1",
         )
         .bind(run_id)

@@ -169,6 +169,8 @@ fn every_field_is_part_of_the_digest() {
         r#"{"dag_name": "etl", "worker_expressions": [{"key": "zone", "operator": "exists"}]}"#,
         r#"{"dag_name": "etl", "worker_expressions": [{"key": "zone", "operator": "in", "values": ["b"]}]}"#,
         r#"{"dag_name": "etl", "worker_wait_timeout_seconds": 120}"#,
+        r#"{"dag_name": "etl", "start_timeout_seconds": 120}"#,
+        r#"{"dag_name": "etl", "start_timeout_seconds": 0}"#,
         r#"{"dag_name": "etl", "priority": 1}"#,
         r#"{"dag_name": "etl", "definition": "1"}"#,
         r#"{"dag_name": "etl", "params": "1"}"#,
