@@ -5,6 +5,7 @@ pub mod access;
 pub mod background;
 pub mod cli;
 pub mod config;
+pub mod console;
 pub mod coordinator;
 pub mod domain;
 pub mod duration;

@@ -8,7 +8,7 @@ use roadstead::cli::{bench, demo, token, worker};
 use roadstead::config::{Config, Flags};
 use roadstead::embedded::{self, Embedded, Settings};
 use roadstead::server::Server;
-use roadstead::{http, telemetry};
+use roadstead::{console, http, telemetry};
 
 /// A dispatch coordinator: a run waits, safely and visibly, until the right worker comes alongside.
 #[derive(Parser)]
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("roadstead: {error}");
+            console::say(format!("roadstead: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -109,20 +109,20 @@ fn main() -> ExitCode {
                 telemetry::start(telemetry::DEFAULT);
                 return worker::run(args).await;
             }
-            Command::Openapi => {
-                http::openapi().to_pretty_json().map(|document| println!("{document}")).map_err(Failed::from)
-            }
+            Command::Openapi => print_document(),
             Command::Token { command: TokenCommand::New(new) } => {
-                new.make().map(|text| print!("{text}")).map_err(|problem| Failed(problem, 2))
+                new.make().map_err(|problem| Failed(problem, 2)).and_then(|text| Ok(console::write(text)?))
             }
-            Command::Config { command: ConfigCommand::Check(flags) } => load(&flags).map(|_| println!("valid")),
+            Command::Config { command: ConfigCommand::Check(flags) } => {
+                load(&flags).and_then(|_| Ok(console::write("valid\n")?))
+            }
             Command::Config { command: ConfigCommand::Print(flags) } => {
-                load(&flags).map(|config| print!("{}", config.to_toml_masked()))
+                load(&flags).and_then(|config| Ok(console::write(config.to_toml_masked())?))
             }
         }
         .map_or_else(
             |Failed(text, code)| {
-                eprintln!("roadstead: {text}");
+                console::say(format!("roadstead: {text}"));
                 ExitCode::from(code)
             },
             |()| ExitCode::SUCCESS,
@@ -131,6 +131,10 @@ fn main() -> ExitCode {
     // Whatever blocks, such as a look-up of names, must not hold up the exit.
     runtime.shutdown_background();
     done
+}
+
+fn print_document() -> Result<(), Failed> {
+    Ok(console::write(http::openapi().to_pretty_json()? + "\n")?)
 }
 
 /// The configuration from file, environment and flags.
@@ -148,11 +152,11 @@ async fn database(config: &Config) -> Result<(String, Option<Embedded>), Failed>
     let mut settings = Settings::new(&config.database.data_dir);
     settings.bin_dir.clone_from(&config.database.pg_bin_dir);
     let embedded = embed(settings).await?;
-    eprintln!(
+    console::say(format!(
         "roadstead: embedded PostgreSQL {} in {}; set DATABASE_URL to use a server of your own in production",
         embedded.version(),
         embedded.data_dir().display(),
-    );
+    ));
     Ok((embedded.url().to_owned(), Some(embedded)))
 }
 
@@ -174,7 +178,7 @@ async fn serve(flags: &Flags) -> Result<(), Failed> {
     let (server, outcome) = tokio::select! {
         started = Server::start(&config, &url) => match started {
             Ok(server) => {
-                eprintln!("roadstead: listening on {}", server.url());
+                console::say(format!("roadstead: listening on {}", server.url()));
                 (Some(server), until_told(&mut signals, embedded.as_ref()).await)
             }
             Err(error) => (None, Err(error.into())),
@@ -218,8 +222,7 @@ async fn migrate(flags: &Flags) -> Result<(), Failed> {
         embedded.stop().await;
     }
     migrated?;
-    println!("the schema is up to date");
-    Ok(())
+    Ok(console::write("the schema is up to date\n")?)
 }
 
 async fn play_demo(flags: DemoFlags) -> Result<(), Failed> {
@@ -231,11 +234,11 @@ async fn play_demo(flags: DemoFlags) -> Result<(), Failed> {
     let mut settings = Settings::new(&folder);
     settings.bin_dir = flags.pg_bin_dir;
     let embedded = embed(settings).await?;
-    println!("embedded PostgreSQL {} in {}", embedded.version(), folder.display());
+    console::write(format!("embedded PostgreSQL {} in {}\n", embedded.version(), folder.display()))?;
     let played = on_a_service(&config, embedded.url()).await;
     embedded.stop().await;
     if let Err(error) = std::fs::remove_dir_all(&folder) {
-        eprintln!("roadstead: {} could not be removed: {error}", folder.display());
+        console::say(format!("roadstead: {} could not be removed: {error}", folder.display()));
     }
     played
 }
@@ -243,7 +246,7 @@ async fn play_demo(flags: DemoFlags) -> Result<(), Failed> {
 async fn on_a_service(config: &Config, database_url: &str) -> Result<(), Failed> {
     let server = Server::start(config, database_url).await?;
     let url = format!("http://{}", server.address());
-    println!("the service listens on {url}\n");
+    console::write(format!("the service listens on {url}\n\n"))?;
     let exe = std::env::current_exe()?;
     let played = demo::play(&url, Path::new(&exe)).await;
     server.stop().await;
@@ -270,7 +273,7 @@ async fn measure(args: &bench::BenchArgs) -> Result<(), Failed> {
         Err(failed) => Err(failed),
     };
     if let Err(error) = std::fs::remove_dir_all(&folder) {
-        eprintln!("roadstead: {} could not be removed: {error}", folder.display());
+        console::say(format!("roadstead: {} could not be removed: {error}", folder.display()));
     }
     done
 }

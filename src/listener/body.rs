@@ -1,6 +1,8 @@
 //! Bodies: a request's, which must come in time, and an answer's, with which its request ends.
 
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -63,6 +65,55 @@ impl HttpBody for Timed {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// A request's body that two have: the handler, who reads it if it wants to, and whoever sees to the rest.
+#[derive(Clone)]
+pub(super) struct Shared(Arc<Mutex<Timed>>);
+
+/// How much of what a handler left of a body is read away, and for how long.
+const REST: (usize, Duration) = (64 * 1024, Duration::from_millis(500));
+
+impl Shared {
+    pub(super) fn new(body: Timed) -> Self {
+        Self(Arc::new(Mutex::new(body)))
+    }
+
+    fn body(&self) -> MutexGuard<'_, Timed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads away what the handler left of it, if that is little and comes soon. Over HTTP/2 what is not read is reset
+    /// behind the answer, and there are clients that throw the answer away with it.
+    pub(super) async fn read_away(mut self) {
+        let rest = async {
+            let mut left = REST.0;
+            while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut self).poll_frame(context)).await {
+                match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                    Some(less) => left = less,
+                    None => return,
+                }
+            }
+        };
+        _ = tokio::time::timeout(REST.1, rest).await;
+    }
+}
+
+impl HttpBody for Shared {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut *self.body()).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body().size_hint()
     }
 }
 

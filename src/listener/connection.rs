@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::response::Response;
 use hyper::body::Incoming;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tower::ServiceExt as _;
 
-use super::body::{Answer, Timed};
+use super::body::{Answer, Shared, Timed};
 use super::pulse::{Overdue, Pulse};
 use super::stream::Watched;
 use super::{Door, tls};
@@ -81,9 +81,12 @@ pub(super) async fn serve(stream: TcpStream, door: &Door) {
 async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, door: &Door) {
     let pulse = Pulse::new();
     let service = service_fn(|request: hyper::Request<Incoming>| {
-        let in_flight = pulse.begin(request.version() == hyper::Version::HTTP_2);
+        let shared = request.version() == hyper::Version::HTTP_2;
+        let in_flight = pulse.begin(shared);
         let (parts, body) = request.into_parts();
         let (body, too_slow) = Timed::new(body, door.limits.body_read_timeout);
+        let body = Shared::new(body);
+        let rest = shared.then(|| body.clone());
         let answered = door.router.clone().oneshot(Request::from_parts(parts, Body::new(body)));
         async move {
             let answered: Result<Response, Infallible> = tokio::select! {
@@ -95,6 +98,9 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, doo
                 }
             };
             let Ok(response) = answered;
+            if let Some(rest) = rest.filter(|rest| !rest.is_end_stream()) {
+                rest.read_away().await;
+            }
             Ok(response.map(|body| Answer::new(body, in_flight)))
         }
     });

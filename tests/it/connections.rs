@@ -25,11 +25,12 @@ fn poll_path(worker: &Worker) -> String {
     format!("/v1/workers/{}/poll", worker.worker_id)
 }
 
-/// Fails the test when this takes a second or more.
+/// Fails the test when this takes as long as a request that finds no connection, which is 2 s. In the field it is
+/// milliseconds; here all tests share the machine.
 async fn at_once<T>(what: &str, call: impl Future<Output = T>) -> T {
     let asked = Instant::now();
     let done = call.await;
-    assert!(asked.elapsed() < Duration::from_secs(1), "{what} took {:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_millis(1_900), "{what} took {:?}", asked.elapsed());
     done
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use roadstead::config::Config;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 
 use crate::harness::{
@@ -239,4 +240,56 @@ async fn tls_is_spoken_with_a_certificate_and_only_then() {
     let refused = roadstead::server::Server::start(&config, &database.url).await.err().unwrap().to_string();
     assert!(refused.starts_with("TLS cannot be offered: cannot read "), "{refused}");
     database.drop().await;
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A refusal that does not need the body lets it come all the same: a stream that is reset behind its answer takes the
+/// answer with it, for some clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_over_http_2_is_not_followed_by_a_reset() {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const RESET: u8 = 3;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    with(async |t| {
+        let address = t.client.url().strip_prefix("http://").unwrap();
+        for (path, refused) in [("/nope", "404"), ("/v1/runs", "422"), ("/v1/workers/w/poll?x=1", "422")] {
+            let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+            // POST, http, the path, an authority, and JSON.
+            let mut head = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+            head.extend(path.as_bytes());
+            head.extend([0x01, 1, b'x', 0x0f, 0x10, 16]);
+            head.extend(b"application/json");
+            let opening =
+                [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(SETTINGS, 0, 0, &[]), frame(HEADERS, 4, 1, &head)];
+            socket.write_all(&opening.concat()).await.unwrap();
+            socket.flush().await.unwrap();
+            // The body comes a moment later, as it does where the network is no wire.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            socket.write_all(&[frame(DATA, 1, 1, b"{}"), frame(PING, 0, 0, &[7; 8])].concat()).await.unwrap();
+            let (mut ended, mut pinged) = (false, false);
+            while !(ended && pinged) {
+                let mut head = [0; 9];
+                socket.read_exact(&mut head).await.unwrap();
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+                let mut payload = vec![0; usize::try_from(length).unwrap()];
+                socket.read_exact(&mut payload).await.unwrap();
+                assert_ne!(head[3], RESET, "{path}, which is to be refused with {refused}");
+                ended |= matches!(head[3], DATA | HEADERS) && head[4] & 1 == 1;
+                pinged |= head[3] == PING && head[4] == 1;
+            }
+            // What follows the answer has come by the answer to another ping.
+            socket.write_all(&frame(PING, 0, 0, &[8; 8])).await.unwrap();
+            let mut rest = [0; 17];
+            socket.read_exact(&mut rest).await.unwrap();
+            assert_eq!(rest[3], PING, "nothing came between: {rest:?}");
+        }
+    })
+    .await;
 }

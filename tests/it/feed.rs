@@ -203,6 +203,18 @@ async fn events_that_are_no_longer_kept_are_a_problem_and_never_skipped_in_silen
         t.client.get("/v1/events?after=1").await.problem(410, "position-expired");
         t.client.get("/v1/events/stream?after=1").await.problem(410, "position-expired");
         assert_eq!(t.client.get("/v1/events?after=2").await.ok()["events"][0]["position"], 3);
+
+        // What was never given is of another feed, such as one from before a restore: it will be given once more, to
+        // another event.
+        assert_eq!(t.client.get("/v1/events?after=3").await.ok()["events"], json!([]));
+        for path in [
+            "/v1/events?after=4&wait_seconds=20",
+            "/v1/events?after=4&type=dag.run.failed",
+            "/v1/events/stream?after=4",
+        ] {
+            let refused = t.client.get(path).await.problem(410, "position-expired");
+            assert!(refused["detail"].as_str().unwrap().contains("the last one is 3"), "{refused}");
+        }
     })
     .await;
 }

@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "what a test spawns ends with the test's runtime")]
 
 mod access;
+mod amnesty;
 #[path = "../architecture.rs"]
 mod architecture;
 mod attempts;

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use roadstead::embedded::{Embedded, Settings};
 use roadstead::server::Server;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::harness::{Client, Folder, Reply, Worker, settings, until, with_settings};
+use crate::harness::{Client, Reply, Stoppable, Worker, settings, until, with_settings};
 
 /// Asks again and again, as many at a time, until told to stop. Counts answers and refusals; anything else fails.
 fn flood<F: Future<Output = Reply> + Send + 'static>(
@@ -87,49 +86,6 @@ async fn a_flood_of_reads_and_dispatches_fails_no_renewal_and_no_report() {
         assert!(dispatches[0].load(Ordering::Relaxed) > 0, "dispatches went on, too");
     })
     .await;
-}
-
-/// The embedded server at an address that stays the same when it is stopped and started.
-struct Stoppable {
-    folder: Folder,
-    embedded: Option<Embedded>,
-}
-
-impl Stoppable {
-    async fn start() -> Self {
-        let mut stoppable = Self { folder: Folder::new(), embedded: None };
-        stoppable.start_again().await;
-        stoppable
-    }
-
-    async fn start_again(&mut self) {
-        let embedded = Embedded::start(Settings::new(self.folder.join("data"))).await.unwrap();
-        let host = embedded.url().split_once("host=").unwrap().1;
-        let host = percent_encoding::percent_decode_str(host).decode_utf8().unwrap().into_owned();
-        self.leads_to(&host);
-        self.embedded = Some(embedded);
-    }
-
-    /// From then on connections are refused, as by a machine on which the server is down.
-    async fn stop(&mut self) {
-        self.embedded.take().unwrap().stop().await;
-        let deserted = self.folder.join("deserted");
-        if std::fs::create_dir(&deserted).is_ok() {
-            drop(std::os::unix::net::UnixListener::bind(format!("{deserted}/.s.PGSQL.5432")).unwrap());
-        }
-        self.leads_to(&deserted);
-    }
-
-    fn leads_to(&self, folder: &str) {
-        let link = self.folder.join("here");
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(folder, link).unwrap();
-    }
-
-    fn url(&self) -> String {
-        let host = self.folder.join("here").replace('/', "%2F");
-        format!("postgres://roadstead@localhost:5432/roadstead?sslmode=disable&host={host}")
-    }
 }
 
 /// One request of each kind, and what became of it.

@@ -332,3 +332,40 @@ async fn a_task_is_finished_and_reported_across_the_sudden_end_of_the_service() 
     })
     .await;
 }
+
+/// Whoever read its log has gone, and with that nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_works_on_and_leaves_though_nobody_hears_it() {
+    with(async |t| {
+        let url = t.client.url();
+        let mut worker =
+            Program::start_unheard(&["worker", "--url", url, "--label", "zone=b", "--", "sh", "-c", "echo done"]);
+        for run_id in ["one", "two"] {
+            dispatch(&t.client, run_id).await;
+            let run = t.client.finished(run_id).await;
+            assert_eq!(run["status"], "succeeded", "{run:#}");
+        }
+        worker.signal(Signal::SIGTERM);
+        assert_eq!(worker.ended_within(IN_TIME).await.code(), Some(0));
+    })
+    .await;
+}
+
+/// Nor is the service silenced by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_serves_and_stops_though_nobody_hears_it() {
+    let database = crate::harness::database::create_empty().await;
+    let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut service = Program::start_unheard(&["serve", "--listen", &listen, "--database-url", &database.url]);
+    let client = Client::new(&format!("http://{listen}"));
+    until("it is ready", async || {
+        let asked = client.try_send(client.request(reqwest::Method::GET, "/readyz")).await;
+        asked.is_ok_and(|reply| reply.status == 200)
+    })
+    .await;
+    client.dispatch("r", json!({})).await.ok();
+    client.cancel("r").await.ok();
+    service.signal(Signal::SIGTERM);
+    assert_eq!(service.ended_within(IN_TIME).await.code(), Some(0));
+    database.drop().await;
+}

@@ -25,6 +25,7 @@ use self::report::Report;
 use self::scenarios::{ALL, Scenario};
 use super::client::{Client, Problem};
 use super::worker::token;
+use crate::console;
 
 /// Measure a service and print what was found
 ///
@@ -125,7 +126,7 @@ pub async fn run(args: &BenchArgs, exe: &Path, base: Option<Base>) -> Result<boo
     let ground = Ground::new(client, url, child.as_ref().and_then(Child::pid), database, args.quick);
     for scenario in chosen(&args.scenarios) {
         for round in 1..=args.rounds {
-            eprintln!("roadstead: {}, round {round} of {}", scenario.name, args.rounds);
+            console::say(format!("roadstead: {}, round {round} of {}", scenario.name, args.rounds));
             let figures = (scenario.run)(&ground).await?;
             report.add(scenario, figures);
         }

@@ -46,7 +46,7 @@ impl FromFields for ListRunEvents {
 #[derive(Debug, Clone, PartialEq, Eq, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Which {
-    /// Events after this position; 0, the beginning, when absent. A `Last-Event-ID` goes over it.
+    /// Events after this position; 0, the beginning, when absent. Of a stream, `Last-Event-ID` goes over it.
     #[param(required = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub after: i64,
     /// Events of this type.

@@ -9,6 +9,7 @@ mod folder;
 pub mod pooler;
 pub mod program;
 pub mod raw;
+mod stoppable;
 mod tap;
 pub mod worker;
 
@@ -23,6 +24,7 @@ pub use clock::seconds;
 pub use folder::Folder;
 pub use program::Program;
 pub use raw::{Dice, Raw};
+pub use stoppable::Stoppable;
 pub use tap::Tap;
 pub use worker::Worker;
 

@@ -71,6 +71,14 @@ impl Program {
         Self::spawn(clean(&mut shell))
     }
 
+    /// With nobody at the other end of its standard error: whatever it says there fails.
+    pub fn start_unheard(args: &[&str]) -> Self {
+        let mut command = command(args, &[]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stderr.take());
+        Self { child, log: Arc::default() }
+    }
+
     fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
