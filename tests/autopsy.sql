@@ -6,9 +6,9 @@ SELECT r.dag_name, r.run_id, r.status FROM run r
 JOIN task t ON t.namespace_id = r.namespace_id AND t.dag_name = r.dag_name AND t.run_id = r.run_id
 WHERE r.status <> 'queued';
 
--- a queued run has no task
+-- a queued run has no task and is not parked
 SELECT r.dag_name, r.run_id FROM run r
-WHERE r.status = 'queued' AND NOT EXISTS (
+WHERE r.status = 'queued' AND NOT r.park AND NOT EXISTS (
     SELECT FROM task t WHERE t.namespace_id = r.namespace_id AND t.attempt_id = r.attempt_id);
 
 -- a task has no run, or is not its run's current attempt
@@ -19,7 +19,7 @@ WHERE r.attempt_id IS DISTINCT FROM t.attempt_id;
 -- a task says otherwise than its run what is waited for
 SELECT t.dag_name, t.run_id FROM task t
 JOIN run r ON r.namespace_id = t.namespace_id AND r.dag_name = t.dag_name AND r.run_id = t.run_id
-WHERE t.selector_no <> r.selector_no OR t.wait <> r.wait OR t.priority <> r.priority OR t.fence < r.fence
+WHERE t.selector_no <> r.selector_no OR (t.wait <> r.wait AND NOT (r.park AND t.wait = interval '0')) OR t.priority <> r.priority OR t.fence < r.fence
    OR coalesce(t.start_timeout, interval '0') <> r.start_timeout;
 
 -- a run and its current attempt do not stand alike

@@ -19,6 +19,7 @@ pub mod deregister;
 pub mod drain;
 pub mod heartbeat;
 pub mod poll;
+mod redispatch;
 pub mod register;
 pub mod release;
 pub mod renew;

@@ -15,7 +15,7 @@ use crate::domain::hold::{Hold, Stretch};
 use crate::domain::labels::Labels;
 use crate::domain::run::{Run, Status};
 use crate::domain::selector::Expression;
-use crate::domain::snapshot::{HoldSnapshot, RunSnapshot, Waiting};
+use crate::domain::snapshot::{HoldSnapshot, RunSnapshot, Waiting, WaitingTask};
 use crate::domain::start::StartClock;
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
 use crate::ids::{NamespaceId, SelectorNo, WorkerId, new_uuid};
@@ -50,7 +50,12 @@ impl Told {
         Self {
             run: transition.run().clone(),
             claimable: matches!(transition.task(), TaskChange::Create { .. } | TaskChange::Return { .. }),
-            fresh: matches!(transition.attempt(), AttemptChange::Create | AttemptChange::Follow { .. }),
+            fresh: match transition.attempt() {
+                AttemptChange::Create | AttemptChange::Follow { .. } => true,
+                // Parked before, or parked again.
+                AttemptChange::Keep => transition.run().park && !matches!(transition.task(), TaskChange::Return { .. }),
+                AttemptChange::Start { .. } | AttemptChange::End(_) | AttemptChange::Replace(_) => false,
+            },
             freed: match transition.attempt() {
                 // One that had not begun may have been claimed by anybody.
                 AttemptChange::End(_) => {
@@ -132,13 +137,14 @@ impl Coordinator {
         poll: Option<&HandOver>,
     ) -> store::Result<Option<(Recorded, bool)>> {
         let (seen, fitting) = situation;
-        let Some((hold, start)) = clocks(transition) else {
-            return Err(store::Error::Unreadable("a new run has a task".into()));
-        };
+        let clocks = clocks(transition);
+        let start = clocks.and_then(|(_, start)| start);
         let outages = self.outages_of(tx, namespace, start.into_iter()).await?;
         let start_until = start.map(|start| start.ends_at(&outages));
-        let snapshot =
-            |claimed| RunSnapshot::of(transition.run(), Some(&Waiting { hold, start_until, claimed, situation: seen }));
+        let snapshot = |claimed| {
+            let task = clocks.map(|(hold, _)| WaitingTask { hold, start_until, claimed });
+            RunSnapshot::of(transition.run(), Some(&Waiting { task, situation: seen }))
+        };
         let waiting = snapshot(None);
         let claimed = poll.map(|poll| snapshot(Some((poll.worker_id().clone(), transition.at()))));
         let data = claimed.as_ref().map(event_data);
@@ -213,14 +219,19 @@ impl Coordinator {
         seen: &mut HashMap<SelectorNo, (Situation, Fitting)>,
     ) -> store::Result<RunSnapshot> {
         let run = transition.run();
-        let Some((hold, start)) = clocks(transition) else { return Ok(RunSnapshot::of(run, None)) };
+        if run.status != Status::Queued {
+            return Ok(RunSnapshot::of(run, None));
+        }
         let situation = match seen.entry(run.selector_no) {
             Entry::Occupied(known) => known.get().0,
             Entry::Vacant(unknown) => unknown.insert(self.0.catalog.situation(tx, namespace, run.selector_no).await?).0,
         };
-        let start_until = start.map(|start| start.ends_at(outages));
-        let waiting = Waiting { hold, start_until, claimed: None, situation };
-        Ok(RunSnapshot::of(run, Some(&waiting)))
+        let task = clocks(transition).map(|(hold, start)| WaitingTask {
+            hold,
+            start_until: start.map(|start| start.ends_at(outages)),
+            claimed: None,
+        });
+        Ok(RunSnapshot::of(run, Some(&Waiting { task, situation })))
     }
 
     /// Runs as they are read, the situations of their distinct selectors looked up at once.
@@ -230,19 +241,20 @@ impl Coordinator {
         namespace: NamespaceId,
         found: &[store::read::Found],
     ) -> store::Result<Vec<RunSnapshot>> {
-        let waiting = found.iter().filter(|found| found.task.is_some()).map(|found| found.run.selector_no);
+        let waiting = found.iter().filter(|found| found.run.status == Status::Queued);
+        let waiting = waiting.map(|found| found.run.selector_no);
         let distinct: Vec<SelectorNo> = waiting.collect::<BTreeSet<_>>().into_iter().collect();
         let seen = self.0.catalog.situations(conn, namespace, &distinct).await?;
         let clocks = found.iter().filter_map(|found| found.task.as_ref()?.start);
         let outages = self.outages_of(conn, namespace, clocks).await?;
         let snapshot = |store::read::Found { run, task }: &store::read::Found| {
-            let waiting = task.as_ref().zip(seen.get(&run.selector_no)).map(|(task, (situation, _))| Waiting {
+            let task = task.as_ref().map(|task| WaitingTask {
                 hold: task.hold,
                 start_until: task.start.map(|start| start.ends_at(&outages)),
                 claimed: task.claimed.clone(),
-                situation: *situation,
             });
-            RunSnapshot::of(run, waiting.as_ref())
+            let situation = seen.get(&run.selector_no).map(|(situation, _)| *situation);
+            RunSnapshot::of(run, situation.map(|situation| Waiting { task, situation }).as_ref())
         };
         Ok(found.iter().map(snapshot).collect())
     }

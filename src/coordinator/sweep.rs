@@ -226,12 +226,12 @@ impl Coordinator {
     ) -> Result<usize, Fault> {
         let raw: Vec<_> = ids.iter().map(|id| id.0).collect();
         let mut tx = self.0.db.begin().await?;
-        let found = store::lock::from_tasks(&mut tx, namespace, &raw).await?;
+        let found = store::from_tasks::lock(&mut tx, namespace, &raw).await?;
         if found.len() < ids.len() {
             store::sweep::drop_orphans(&mut tx, namespace, &raw).await?;
         }
         let mut transitions = Vec::with_capacity(found.len());
-        for store::lock::FromTask { attempt_id, locked, session_ended, now } in found {
+        for store::from_tasks::FromTask { attempt_id, locked, session_ended, now } in found {
             match locked {
                 Ok(locked) => transitions.extend(judge(&locked, session_ended, now)),
                 Err(error) => tracing::error!(attempt = %attempt_id, %error, "its task stays for the next pass"),

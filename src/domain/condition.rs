@@ -1,11 +1,15 @@
 //! Conditions: why a queued run is not running yet. Observations, derived when read, never a gate.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use super::Timestamp;
 use super::hold::Hold;
+use super::refusal::Refusal;
 use super::run::words;
+use super::selector::Selector;
 
 words!(
     /// The one reason that both conditions give: the first that holds.
@@ -14,6 +18,8 @@ words!(
         ClaimPending = "ClaimPending",
         /// It was put off; no clock runs until then.
         BackingOff = "BackingOff",
+        /// Its scheduler is to dispatch it; something matches.
+        Parked = "Parked",
         /// A match has a free slot; it is between two polls.
         AwaitingPoll = "AwaitingPoll",
         /// There are matches, none with a free slot.
@@ -35,6 +41,7 @@ impl Reason {
             Self::AwaitingPoll => true,
             Self::ClaimPending
             | Self::BackingOff
+            | Self::Parked
             | Self::WorkersBusy
             | Self::WorkersDraining
             | Self::NoMatchingWorker
@@ -48,6 +55,7 @@ impl Reason {
         match self {
             Self::ClaimPending => "a worker was given the task and has not acknowledged it yet",
             Self::BackingOff => "it was put off and will be offered to workers later",
+            Self::Parked => "it is parked; a worker matches, and its scheduler is to dispatch it",
             Self::AwaitingPoll => "a matching worker has a free slot and will be given the task by its next poll",
             Self::WorkersBusy => "matching workers are healthy, but none has a free slot",
             Self::WorkersDraining => "only draining workers match",
@@ -90,6 +98,18 @@ impl Situation {
             Reason::NoMatchingWorker
         } else {
             Reason::NoAvailableWorker
+        }
+    }
+
+    /// Refuses what would not wait, unless something matches.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAvailableWorker`] when no session is healthy and undrained, else [`Refusal::NoMatchingWorker`].
+    pub fn needs_match(&self, selector: &Arc<Selector>) -> Result<(), Refusal> {
+        match (self.matched, self.any_healthy) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Refusal::NoMatchingWorker(Arc::clone(selector))),
+            (false, false) => Err(Refusal::NoAvailableWorker(Arc::clone(selector))),
         }
     }
 

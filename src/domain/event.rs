@@ -5,11 +5,11 @@ use super::run::{Status, words};
 words!(
     /// What happened, as `dag.run.*` names it.
     EventType {
-        /// Dispatched: it waits for a worker.
+        /// Dispatched: it waits for a worker, or is parked.
         Queued = "dag.run.queued",
         /// Acknowledged by a worker.
         Running = "dag.run.running",
-        /// A change that is none of the others: cancel requested, claim returned, progress.
+        /// A change that is none of the others: cancel requested, claim returned, parked again, progress.
         Updated = "dag.run.updated",
         /// Paused for a person.
         Waiting = "dag.run.waiting",

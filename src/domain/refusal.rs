@@ -51,6 +51,13 @@ pub enum Refusal {
         /// The run's current one.
         current: AttemptId,
     },
+    /// What is to be dispatched again is not the run's current attempt.
+    StaleDispatch {
+        /// The one named.
+        attempt_id: AttemptId,
+        /// The run's current one.
+        current: AttemptId,
+    },
     /// Events after this position are no longer kept.
     PositionExpired {
         /// The position asked for.

@@ -178,6 +178,8 @@ pub struct Run {
     pub wait: Duration,
     /// How long it may be queued in all; zero is without bound.
     pub start_timeout: Duration,
+    /// Whether its attempt was recorded parked: without a task until it is dispatched again.
+    pub park: bool,
     /// -100 to 100, higher first.
     pub priority: i16,
     /// How many attempts its latest dispatch may come to by itself.

@@ -15,29 +15,38 @@ use crate::ids::{RunKey, WorkerId};
 /// What a queued run waits for, as tables and sessions stand.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Waiting {
+    /// Its task; none while it is parked.
+    pub task: Option<WaitingTask>,
+    /// How the workers stand to its selector.
+    pub situation: Situation,
+}
+
+/// The task of a queued run, as far as people read it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WaitingTask {
     /// Its hold.
     pub hold: Hold,
     /// When its start clock runs out, if it has one.
     pub start_until: Option<Timestamp>,
     /// Who was given it and when, while that is not acknowledged.
     pub claimed: Option<(WorkerId, Timestamp)>,
-    /// How the workers stand to its selector.
-    pub situation: Situation,
 }
 
 impl Waiting {
     /// Both conditions, with the first reason that holds.
     ///
-    /// `returned_at` is when it last came into the queue: the dispatch, or the return of a claim.
+    /// `returned_at` is when it last came into the queue: the dispatch, or the return of a claim, or from where it was
+    /// parked.
     #[must_use]
     pub fn conditions(&self, queued_at: Timestamp, returned_at: Timestamp) -> Vec<Condition> {
         let since = self.situation.since.unwrap_or(queued_at);
-        let (reason, since) = match &self.claimed {
-            Some((_, claimed_at)) => (Reason::ClaimPending, *claimed_at),
-            None if self.situation.at < self.hold.from => (Reason::BackingOff, queued_at),
-            // It cannot have been runnable while somebody had it.
-            None if self.situation.free => (self.situation.reason(), since.max(returned_at)),
-            None => (self.situation.reason(), since),
+        let (reason, since) = match &self.task {
+            None if self.situation.matched => (Reason::Parked, since),
+            Some(WaitingTask { claimed: Some((_, claimed_at)), .. }) => (Reason::ClaimPending, *claimed_at),
+            Some(task) if self.situation.at < task.hold.from => (Reason::BackingOff, queued_at),
+            // It cannot have been runnable while somebody had it, or while it was parked.
+            Some(_) if self.situation.free => (self.situation.reason(), since.max(returned_at)),
+            None | Some(_) => (self.situation.reason(), since),
         };
         // An outage ends later than now; what it does to the condition has been so all along.
         conditions(reason, since.min(self.situation.at).max(queued_at))
@@ -46,7 +55,8 @@ impl Waiting {
     /// When its hold will expire if nothing comes; none while the clock stands still.
     #[must_use]
     pub fn hold_until(&self) -> Option<DateTime<Utc>> {
-        if self.claimed.is_some() { None } else { self.situation.hold_until(&self.hold) }
+        let task = self.task.as_ref().filter(|task| task.claimed.is_none())?;
+        self.situation.hold_until(&task.hold)
     }
 }
 
@@ -98,6 +108,9 @@ pub struct RunSnapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub start_timeout_seconds: Option<f64>,
+    /// Present and true when its attempt was recorded parked, for its scheduler to dispatch again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub park: bool,
     /// -100 to 100, higher first; ties by age.
     #[schema(minimum = -100, maximum = 100)]
     pub priority: i16,
@@ -123,7 +136,7 @@ pub struct RunSnapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub worker_id: Option<String>,
-    /// Its hold, while it is queued.
+    /// Its hold, while it is queued and not parked.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub hold: Option<HoldSnapshot>,
@@ -179,7 +192,8 @@ impl RunSnapshot {
     #[must_use]
     pub fn of(run: &Run, waiting: Option<&Waiting>) -> Self {
         let waiting = waiting.filter(|_| run.status == Status::Queued);
-        let claimed = waiting.and_then(|waiting| waiting.claimed.clone());
+        let task = waiting.and_then(|waiting| waiting.task.as_ref());
+        let claimed = task.and_then(|task| task.claimed.clone());
         Self {
             dag_name: run.key.dag_name.to_string(),
             run_id: run.key.run_id.to_string(),
@@ -193,6 +207,7 @@ impl RunSnapshot {
             start_timeout_seconds: Some(run.start_timeout)
                 .filter(|timeout| !timeout.is_zero())
                 .map(|t| t.as_secs_f64()),
+            park: run.park,
             priority: run.priority,
             max_attempts: run.max_attempts,
             retry: run.retry.clone(),
@@ -204,12 +219,12 @@ impl RunSnapshot {
                 .map(|(worker_id, _)| worker_id)
                 .or(run.worker_id.as_ref())
                 .map(ToString::to_string),
-            hold: waiting.map(|waiting| HoldSnapshot {
-                wait_timeout_seconds: waiting.hold.wait.as_secs_f64(),
-                from: Some(waiting.hold.from).filter(|from| *from > waiting.situation.at),
+            hold: waiting.zip(task).map(|(waiting, task)| HoldSnapshot {
+                wait_timeout_seconds: task.hold.wait.as_secs_f64(),
+                from: Some(task.hold.from).filter(|from| *from > waiting.situation.at),
                 until: waiting.hold_until(),
             }),
-            start_until: waiting.and_then(|waiting| waiting.start_until),
+            start_until: task.and_then(|task| task.start_until),
             conditions: waiting.map(|waiting| waiting.conditions(run.queued_at, run.updated_at)).unwrap_or_default(),
             queued_at: run.queued_at,
             claimed_at: claimed.map(|(_, claimed_at)| claimed_at).or(run.claimed_at),

@@ -4,7 +4,7 @@ use axum::extract::State;
 
 use super::extract::{Caller, Json, NoQuery, Path, Query, RunPath};
 use super::problem::{Problem, Verb, translate};
-use super::wire::again::{AttemptEntry, AttemptList, ListAttempts, NextAttemptRequest};
+use super::wire::again::{AttemptEntry, AttemptList, ListAttempts, NextAttemptRequest, RedispatchRequest};
 use crate::coordinator::Coordinator;
 use crate::domain::run::Operation;
 use crate::domain::snapshot::RunSnapshot;
@@ -66,6 +66,32 @@ async fn again(
 ) -> Result<Json<RunSnapshot>, Problem> {
     let again = request.into_again(operation);
     let run = coordinator.dispatch_again(caller.namespace, run.key(), again).await;
+    run.map(Json).map_err(|error| translate(error, Verb::Run))
+}
+
+/// Dispatch a parked run
+///
+/// Lets a run that was recorded with `park` be taken, if a worker matches it now; it waits for none. Otherwise it stays
+/// parked, with its conditions, and the answer is `no-available-worker` or `no-matching-worker`; it parks again when its
+/// last match goes before it is taken. What is on its way or runs under this attempt is answered as it is. Problems of its
+/// own: `stale-dispatch` when the run is at another attempt, `run-finished`, `parent-finished`.
+#[utoipa::path(
+    post,
+    path = "/v1/dags/{dag_name}/runs/{run_id}/dispatch",
+    operation_id = "redispatchRun",
+    tag = "runs",
+    params(RunPath),
+    request_body = RedispatchRequest,
+    responses((status = 200, description = "The run, as it is now.", body = RunSnapshot)),
+)]
+pub(super) async fn redispatch_run(
+    State(coordinator): State<Coordinator>,
+    caller: Caller,
+    Path(run): Path<RunPath>,
+    _: NoQuery,
+    Json(request): Json<RedispatchRequest>,
+) -> Result<Json<RunSnapshot>, Problem> {
+    let run = coordinator.redispatch(caller.namespace, run.key(), request.attempt_id).await;
     run.map(Json).map_err(|error| translate(error, Verb::Run))
 }
 

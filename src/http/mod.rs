@@ -46,6 +46,7 @@ fn api() -> Api {
         .route(&[Dispatch, Admin], routes!(runs::cancel_run))
         .route(&[Dispatch], routes!(again::retry_run))
         .route(&[Dispatch], routes!(again::resume_run))
+        .route(&[Dispatch], routes!(again::redispatch_run))
         .route(&[Read], routes!(again::list_attempts))
         .route(&[Read], routes!(runs::list_run_events))
         .route(&[Dispatch], routes!(batch::dispatch_runs))

@@ -1,4 +1,4 @@
-//! What a run's next attempt adds to its change: the attempt, its task, and what the one before came to.
+//! What a run's next attempt adds to its change: the attempt, and what the one before came to.
 
 use sqlx::PgConnection;
 use sqlx::types::Uuid;
@@ -11,7 +11,7 @@ use super::save::names;
 use crate::domain::Timestamp;
 use crate::domain::labels::{self, Labels};
 use crate::domain::run::Operation;
-use crate::domain::transition::{AttemptChange, TaskChange, Transition};
+use crate::domain::transition::{AttemptChange, Transition};
 use crate::ids::{AttemptId, Digest, NamespaceId, RunKey};
 
 /// The attempt that a change makes: after which, and by which request if not by itself.
@@ -66,15 +66,8 @@ async fn queue(
         (families(|run| run.root.as_ref()), families(|run| run.parent.as_ref()));
     let traces: Vec<Option<String>> = runs().map(|run| run.traceparent.clone()).collect();
     let at: Vec<Timestamp> = changes.iter().map(|(change, ..)| change.at()).collect();
-    let fences: Vec<i64> = runs().map(|run| run.fence).collect();
     let start_timeouts: Vec<i64> = runs().map(|run| rows::micros(run.start_timeout)).collect();
-    let hold_from: Vec<Timestamp> = changes
-        .iter()
-        .map(|(change, ..)| match change.task() {
-            TaskChange::Create { hold, .. } => hold.from,
-            TaskChange::Keep | TaskChange::Return { .. } | TaskChange::Drop => change.at(),
-        })
-        .collect();
+    let parks: Vec<bool> = runs().map(|run| run.park).collect();
     let after: Vec<Uuid> = changes.iter().map(|(_, after, _)| after.0).collect();
     let requests: Vec<Option<Vec<u8>>> =
         changes.iter().map(|(.., request)| request.map(|digest| digest.0.to_vec())).collect();
@@ -83,15 +76,15 @@ async fn queue(
         WITH c AS (
             SELECT * FROM unnest($2::text[], $3::text[], $4::uuid[], $5::int[], $6::text[], $7::bigint[], $8::bigint[],
                                  $9::smallint[], $10::int[], $11::int[], $12::jsonb[], $13::jsonb[], $14::text[],
-                                 $15::text[], $16::text[], $17::text[], $18::text[], $19::timestamptz[], $20::bigint[],
-                                 $21::timestamptz[], $22::uuid[], $23::bytea[], $24::bigint[])
+                                 $15::text[], $16::text[], $17::text[], $18::text[], $19::timestamptz[], $20::uuid[],
+                                 $21::bytea[], $22::bigint[], $23::bool[])
             AS c(dag_name, run_id, attempt_id, number, operation, selector_no, wait, priority, max_attempts,
                  counted_from, retry, labels, root_dag_name, root_run_id, parent_dag_name, parent_run_id, traceparent,
-                 at, fence, hold_from, after_attempt_id, request_digest, start_timeout)
+                 at, after_attempt_id, request_digest, start_timeout, park)
         ), r AS (
             UPDATE run SET attempt_id = c.attempt_id, attempt_number = c.number, operation = c.operation,
                 selector_no = c.selector_no, wait = c.wait * interval '1 microsecond',
-                start_timeout = c.start_timeout * interval '1 microsecond', priority = c.priority,
+                start_timeout = c.start_timeout * interval '1 microsecond', park = c.park, priority = c.priority,
                 max_attempts = c.max_attempts, counted_from = c.counted_from, retry = c.retry, labels = c.labels,
                 root_dag_name = c.root_dag_name, root_run_id = c.root_run_id, parent_dag_name = c.parent_dag_name,
                 parent_run_id = c.parent_run_id, traceparent = c.traceparent, queued_at = c.at
@@ -102,14 +95,6 @@ async fn queue(
             INSERT INTO attempt (namespace_id, attempt_id, dag_name, run_id, number, operation, status, queued_at,
                                  after_attempt_id, request_digest)
             SELECT $1, attempt_id, dag_name, run_id, number, operation, 'queued', at, after_attempt_id, request_digest
-            FROM c
-        ), t AS (
-            INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait,
-                              hold_until, start_timeout, start_until, fence)
-            SELECT $1, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait * interval '1 microsecond',
-                   hold_from + wait * interval '1 microsecond',
-                   CASE WHEN start_timeout > 0 THEN start_timeout * interval '1 microsecond' END,
-                   CASE WHEN start_timeout > 0 THEN hold_from + start_timeout * interval '1 microsecond' END, fence
             FROM c
         )
         SELECT count(*) AS "wrote!" FROM r"#,
@@ -132,11 +117,10 @@ async fn queue(
         &parent_runs as &[Option<String>],
         &traces as &[Option<String>],
         &at,
-        &fences,
-        &hold_from,
         &after,
         &requests as &[Option<Vec<u8>>],
         &start_timeouts,
+        &parks,
     )
     .fetch_one(conn)
     .await?;

@@ -53,7 +53,7 @@ pub struct HandOver<'a> {
 pub enum Created {
     /// Nothing: its identity or its key is taken.
     Not,
-    /// It waits.
+    /// It waits, or is parked.
     Waiting,
     /// It is claimed for the poll, as of the transition's moment, with the run's first fence.
     Claimed,
@@ -79,8 +79,11 @@ pub async fn create(
     event: &super::event::NewEvent,
     poll: Option<HandOver<'_>>,
 ) -> Result<Created> {
-    let (AttemptChange::Create, TaskChange::Create { hold, .. }) = (transition.attempt(), transition.task()) else {
-        return Err(Error::Unreadable("only a transition that creates an attempt creates a run".into()));
+    let hold_from = match (transition.attempt(), transition.task()) {
+        (AttemptChange::Create, TaskChange::Create { hold, .. }) => Some(hold.from),
+        // It is parked.
+        (AttemptChange::Create, TaskChange::Keep) => None,
+        _ => return Err(Error::Unreadable("only a transition that creates an attempt creates a run".into())),
     };
     let run = transition.run();
     let (root_dag, root_run) = names(run.root.as_ref());
@@ -107,9 +110,10 @@ pub async fn create(
             INSERT INTO run (namespace_id, dag_name, run_id, status, version, attempt_id, attempt_number, operation,
                              fence, selector_no, wait, priority, max_attempts, retry, labels, root_dag_name, root_run_id, parent_dag_name,
                              parent_run_id, traceparent, idempotency_key, request_digest, queued_at, created_at,
-                             updated_at, start_timeout)
+                             updated_at, start_timeout, park)
             SELECT $1, $4, $5, $7, $8, $9, $10, $11, 0, $12, $13::bigint * interval '1 microsecond', $14, $29, $30,
-                   $15, $16, $17, $18, $19, $20, $2::text, $3, $6, $6, $6, $39::bigint * interval '1 microsecond'
+                   $15, $16, $17, $18, $19, $20, $2::text, $3, $6, $6, $6, $39::bigint * interval '1 microsecond',
+                   $40
             WHERE $2::text IS NULL OR EXISTS (SELECT FROM k)
             ON CONFLICT DO NOTHING
             RETURNING run_id
@@ -126,6 +130,7 @@ pub async fn create(
                    CASE WHEN $39::bigint > 0 THEN $21::timestamptz + $39::bigint * interval '1 microsecond' END,
                    (g.at IS NOT NULL)::int, g.worker_id, g.session_id, g.poll_id, g.digest, g.at, g.until
             FROM r LEFT JOIN g ON true
+            WHERE $21::timestamptz IS NOT NULL
         ), p AS (
             INSERT INTO payload (namespace_id, dag_name, run_id, definition, params, context, previous)
             SELECT $1, $4, $5, $22, $23, $24, $31 FROM r
@@ -152,7 +157,7 @@ pub async fn create(
         run.attempt.number,
         run.attempt.operation.as_str(),
         run.selector_no.0,
-        rows::micros(hold.wait),
+        rows::micros(run.wait),
         run.priority,
         serde_json::json!(run.labels),
         root_dag,
@@ -160,7 +165,7 @@ pub async fn create(
         parent_dag,
         parent_run,
         run.traceparent,
-        hold.from,
+        hold_from,
         payload.definition,
         payload.params,
         payload.context,
@@ -179,6 +184,7 @@ pub async fn create(
         poll.map(|poll| poll.until),
         poll.map(|poll| poll.data),
         rows::micros(run.start_timeout),
+        run.park,
     )
     .fetch_one(conn)
     .await?;

@@ -4,13 +4,13 @@
 //! committed while the lock was waited for. The clock is read in the outer select list over the materialized locking
 //! part: anywhere else it is the time before the wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
 use sqlx::types::Uuid;
 
 use super::error::{Error, Result};
-use super::rows::{AttemptRow, RunRow, TaskRow, run_row};
+use super::rows::{AttemptRow, RunRow, TaskRow};
 use crate::domain::Timestamp;
 use crate::domain::attempt::{Attempt, AttemptStatus, Locked, Task};
 use crate::domain::run::Run;
@@ -75,7 +75,7 @@ pub async fn run(
         SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
                r.selector_no, s.canonical AS selector,
                (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!",
-               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.priority,
+               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.park, r.priority,
                r.max_attempts,
                r.counted_from, r.retry, r.labels,
                r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
@@ -98,8 +98,11 @@ pub async fn run(
     let (attempt, mut now) = attempt(conn, namespace, attempt_id).await?;
     let mut task = None;
     if attempt.status == AttemptStatus::Queued {
-        let (locked, after) = self::task(conn, namespace, attempt_id).await?;
-        (task, now) = (Some(locked), after);
+        match self::task(conn, namespace, attempt_id).await? {
+            Some((locked, after)) => (task, now) = (Some(locked), after),
+            None if run.park => {}
+            None => return Err(no_task(attempt_id)),
+        }
     }
     Ok(Some((Locked { run, attempt, task }, now)))
 }
@@ -126,8 +129,12 @@ async fn attempt(
     Ok((Attempt::try_from(row)?, now))
 }
 
-/// Locks the task of a queued attempt, waiting for a claim in flight.
-async fn task(conn: &mut PgConnection, namespace: NamespaceId, attempt_id: AttemptId) -> Result<(Task, Timestamp)> {
+/// Locks the task of a queued attempt, waiting for a claim in flight. A parked one has none.
+async fn task(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    attempt_id: AttemptId,
+) -> Result<Option<(Task, Timestamp)>> {
     let row = sqlx::query_as!(
         TaskRow,
         r#"/* store::lock::task */
@@ -142,10 +149,12 @@ async fn task(conn: &mut PgConnection, namespace: NamespaceId, attempt_id: Attem
         attempt_id.0,
     )
     .fetch_optional(conn)
-    .await?
-    .ok_or_else(|| no_task(attempt_id))?;
-    let now = row.now;
-    Ok((Task::try_from(row)?, now))
+    .await?;
+    row.map(|row| {
+        let now = row.now;
+        Ok((Task::try_from(row)?, now))
+    })
+    .transpose()
 }
 
 /// A run that was asked for by name, locked with its current attempt and task, or why it cannot be read.
@@ -165,7 +174,7 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
         SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
                r.selector_no, s.canonical AS selector,
                (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!",
-               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.priority,
+               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.park, r.priority,
                r.max_attempts,
                r.counted_from, r.retry, r.labels,
                r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,
@@ -191,21 +200,48 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
         .collect();
     let mut tasks = HashMap::new();
     if !queued.is_empty() {
-        (tasks, now) = self::tasks(conn, namespace, &queued).await?;
+        let after;
+        (tasks, after) = self::tasks(conn, namespace, &queued).await?;
+        // Parked runs have none, and no moment with them.
+        now = now.max(after);
     }
+    let without: Vec<Uuid> = rows
+        .iter()
+        .filter(|row| row.park && queued.contains(&row.attempt_id) && !tasks.contains_key(&row.attempt_id))
+        .map(|row| row.attempt_id)
+        .collect();
+    let parked = parked(conn, namespace, &without).await?;
     let mut found = Vec::with_capacity(rows.len());
     for row in rows {
         let (key, id) = (row.key()?, AttemptId(row.attempt_id));
         let attempt = attempts.remove(&id.0).unwrap_or_else(|| Err(no_attempt(id)));
         let is_queued = attempt.as_ref().is_ok_and(|attempt| attempt.status == AttemptStatus::Queued);
         let task = tasks.remove(&id.0);
-        if is_queued && task.is_none() {
+        if is_queued && task.is_none() && !parked.contains(&id.0) {
             continue;
         }
         let read = || Ok((Locked { run: Run::try_from(row)?, attempt: attempt?, task: task.transpose()? }, now));
         found.push((key, read()));
     }
     Ok(found)
+}
+
+/// Those of these queued attempts that have no task, rather than one that somebody else has locked. Their runs are
+/// locked, so that none comes or goes.
+async fn parked(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<HashSet<Uuid>> {
+    if ids.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let without = sqlx::query_scalar!(
+        r#"/* store::lock::parked */
+        SELECT k.attempt_id AS "attempt_id!" FROM unnest($2::uuid[]) AS k(attempt_id)
+        WHERE NOT EXISTS (SELECT FROM task t WHERE t.namespace_id = $1 AND t.attempt_id = k.attempt_id)"#,
+        namespace.0,
+        ids,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(without.into_iter().collect())
 }
 
 /// Reads attempts, whose runs the caller has locked.
@@ -285,100 +321,4 @@ fn no_attempt(id: AttemptId) -> Error {
 
 fn no_task(id: AttemptId) -> Error {
     Error::Unreadable(format!("queued attempt {id} has no task"))
-}
-
-/// What a locking read from tasks found: the run with its task, or why its row cannot be read.
-pub struct FromTask {
-    /// The task's attempt.
-    pub attempt_id: AttemptId,
-    /// Everything a rule looks at.
-    pub locked: Result<Locked>,
-    /// Whether the claim's session has ended.
-    pub session_ended: bool,
-    /// The moment after the locks.
-    pub now: Timestamp,
-}
-
-/// Locks tasks and their runs together, passing over what somebody else has locked: whoever starts from a task must
-/// not wait for its run, which a cancel may hold while it waits for the task.
-///
-/// # Errors
-/// Of the database. A row that cannot be read is an error of that row only.
-pub async fn from_tasks(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid]) -> Result<Vec<FromTask>> {
-    let rows = sqlx::query!(
-        r#"/* store::lock::from_tasks */
-        WITH locked AS MATERIALIZED (
-            SELECT t.attempt_id AS task_attempt_id, t.hold_from, t.wait AS task_wait, t.start_until,
-                   t.start_timeout AS task_start_timeout, t.fence AS task_fence,
-                   t.worker_id AS claim_worker_id, t.session_id AS claim_session_id, t.token_digest,
-                   t.claimed_at AS task_claimed_at, t.claim_until, r.*
-            FROM task t
-            JOIN run r ON r.namespace_id = t.namespace_id AND r.dag_name = t.dag_name AND r.run_id = t.run_id
-            WHERE t.namespace_id = $1 AND t.attempt_id = ANY($2)
-            ORDER BY r.dag_name, r.run_id
-            FOR NO KEY UPDATE OF r SKIP LOCKED
-            FOR UPDATE OF t SKIP LOCKED
-        )
-        SELECT l.task_attempt_id AS "task_attempt_id!", l.hold_from AS "hold_from!",
-               (extract(epoch FROM l.task_wait) * 1000000)::bigint AS "task_wait_micros!", l.start_until,
-               (extract(epoch FROM l.task_start_timeout) * 1000000)::bigint AS task_start_timeout_micros,
-               l.task_fence AS "task_fence!",
-               l.claim_worker_id, l.claim_session_id, l.token_digest, l.task_claimed_at, l.claim_until,
-               l.dag_name AS "dag_name!", l.run_id AS "run_id!", l.status AS "status!", l.version AS "version!",
-               l.attempt_id AS "attempt_id!", l.attempt_number AS "attempt_number!", l.operation AS "operation!",
-               l.fence AS "fence!", l.selector_no AS "selector_no!", s.canonical AS "selector?",
-               (extract(epoch FROM l.wait) * 1000000)::bigint AS "wait_micros!",
-               (extract(epoch FROM l.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", l.priority AS "priority!",
-               l.max_attempts AS "max_attempts!", l.counted_from AS "counted_from!", l.retry, l.labels AS "labels!", l.root_dag_name, l.root_run_id, l.parent_dag_name, l.parent_run_id,
-               l.traceparent, l.worker_id, l.created_at AS "created_at!", l.updated_at AS "updated_at!",
-               l.queued_at AS "queued_at!", l.claimed_at, l.started_at, l.finished_at, l.cancel_requested_at,
-               l.cancel_reason, l.error, l.failure, l.log_url, l.output_dropped AS "output_dropped!",
-               coalesce(w.ended_at IS NOT NULL, false) AS "session_ended!", roadstead_now() AS "now!"
-        FROM locked l
-        LEFT JOIN selector s ON s.namespace_id = $1 AND s.selector_no = l.selector_no
-        LEFT JOIN worker_session w ON w.namespace_id = $1 AND w.worker_id = l.claim_worker_id
-                                  AND w.session_id = l.claim_session_id"#,
-        namespace.0,
-        ids,
-    )
-    .fetch_all(conn)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| {
-            let (attempt_id, session_ended, now) = (AttemptId(row.task_attempt_id), row.session_ended, row.now);
-            let task = TaskRow {
-                hold_from: row.hold_from,
-                wait_micros: row.task_wait_micros,
-                start_until: row.start_until,
-                start_timeout_micros: row.task_start_timeout_micros,
-                fence: row.task_fence,
-                worker_id: row.claim_worker_id,
-                session_id: row.claim_session_id,
-                token_digest: row.token_digest,
-                claimed_at: row.task_claimed_at,
-                claim_until: row.claim_until,
-                now,
-            };
-            let run = run_row!(row, selector: row.selector.unwrap_or_default());
-            FromTask { attempt_id, locked: with_task(run, task), session_ended, now }
-        })
-        .collect())
-}
-
-/// A run with its task. That there is a task says all there is to say of the attempt: it is current and queued.
-fn with_task(run: RunRow, task: TaskRow) -> Result<Locked> {
-    let run = Run::try_from(run)?;
-    let attempt = Attempt {
-        id: run.attempt.attempt_id,
-        number: run.attempt.number,
-        operation: run.attempt.operation,
-        status: AttemptStatus::Queued,
-        session: None,
-        token: None,
-        reported: None,
-        ended_version: None,
-        released: Vec::new(),
-    };
-    Ok(Locked { run, attempt, task: Some(Task::try_from(task)?) })
 }

@@ -15,6 +15,7 @@ pub mod error;
 pub mod event;
 pub mod family;
 pub mod feed;
+pub mod from_tasks;
 pub mod gate;
 mod health;
 pub mod intern;

@@ -5,9 +5,12 @@ use sqlx::types::Uuid;
 
 use super::error::{Result, expect_rows};
 use super::event::NewEvent;
+use super::rows;
 use crate::domain::Timestamp;
 use crate::domain::attempt::AttemptStatus;
+use crate::domain::hold::Hold;
 use crate::domain::run::Status;
+use crate::domain::start::StartClock;
 use crate::domain::transition::{AttemptChange, TaskChange, Transition};
 use crate::ids::NamespaceId;
 
@@ -183,6 +186,7 @@ async fn attempts(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
 }
 
 async fn tasks(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Transition, &NewEvent)]) -> Result<()> {
+    let mut made = Vec::new();
     let mut dropped: Vec<Uuid> = Vec::new();
     let mut returned: Vec<Uuid> = Vec::new();
     let mut hold_from: Vec<Timestamp> = Vec::new();
@@ -198,7 +202,8 @@ async fn tasks(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tra
                 digests.push(released.as_ref().map(|released| released.token.0.to_vec()));
                 until.push(released.as_ref().map(|released| released.barred_until));
             }
-            TaskChange::Create { .. } | TaskChange::Keep => {}
+            TaskChange::Create { hold, start } => made.push((*change, *hold, *start)),
+            TaskChange::Keep => {}
         }
     }
     if !dropped.is_empty() {
@@ -212,6 +217,9 @@ async fn tasks(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tra
         .await?
         .rows_affected();
         expect_rows("store::save::tasks (drop)", dropped.len(), wrote.cast_signed())?;
+    }
+    if !made.is_empty() {
+        make_tasks(&mut *conn, namespace, &made).await?;
     }
     if !returned.is_empty() {
         let wrote = sqlx::query!(
@@ -248,6 +256,49 @@ async fn tasks(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Tra
         expect_rows("store::save::tasks (return)", returned.len(), wrote.cast_signed())?;
     }
     Ok(())
+}
+
+/// Makes the tasks of attempts that exist, or are about to.
+async fn make_tasks(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    made: &[(&Transition, Hold, Option<StartClock>)],
+) -> Result<()> {
+    let runs = || made.iter().map(|(change, ..)| change.run());
+    let (dags, ids) = names(made.iter().map(|(change, ..)| *change));
+    let attempts: Vec<Uuid> = runs().map(|run| run.attempt.attempt_id.0).collect();
+    let selectors: Vec<i64> = runs().map(|run| run.selector_no.0).collect();
+    let priorities: Vec<i16> = runs().map(|run| run.priority).collect();
+    let fences: Vec<i64> = runs().map(|run| run.fence).collect();
+    let hold_from: Vec<Timestamp> = made.iter().map(|(_, hold, _)| hold.from).collect();
+    let waits: Vec<i64> = made.iter().map(|(_, hold, _)| rows::micros(hold.wait)).collect();
+    let timeouts: Vec<Option<i64>> = made.iter().map(|(.., start)| start.map(|s| rows::micros(s.timeout))).collect();
+    let untils: Vec<Option<Timestamp>> = made.iter().map(|(.., start)| start.map(|start| start.until())).collect();
+    let wrote = sqlx::query!(
+        r#"/* store::save::make_tasks */
+        INSERT INTO task (namespace_id, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait, hold_until,
+                          start_timeout, start_until, fence)
+        SELECT $1, attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait * interval '1 microsecond',
+               hold_from + wait * interval '1 microsecond', start_timeout * interval '1 microsecond', start_until, fence
+        FROM unnest($2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::smallint[], $7::timestamptz[], $8::bigint[],
+                    $9::bigint[], $10::timestamptz[], $11::bigint[])
+            AS c(attempt_id, dag_name, run_id, selector_no, priority, hold_from, wait, start_timeout, start_until, fence)"#,
+        namespace.0,
+        &attempts,
+        &dags,
+        &ids,
+        &selectors,
+        &priorities,
+        &hold_from,
+        &waits,
+        &timeouts as &[Option<i64>],
+        &untils as &[Option<Timestamp>],
+        &fences,
+    )
+    .execute(conn)
+    .await?
+    .rows_affected();
+    expect_rows("store::save::make_tasks", made.len(), wrote.cast_signed())
 }
 
 async fn payloads(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&Transition, &NewEvent)]) -> Result<()> {

@@ -41,6 +41,7 @@ mod plans;
 mod process;
 mod readers;
 mod reads;
+mod redispatch;
 mod seed;
 mod selectors;
 mod stale;

@@ -66,7 +66,7 @@ async fn hold_up_a_sweep(url: &str, client: &Client) -> PgConnection {
     sqlx::raw_sql("BEGIN; LOCK TABLE task IN EXCLUSIVE MODE").execute(&mut lock).await.unwrap();
     until("a sweep waits", async || {
         let waiting =
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%store::lock::%'";
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%store::from_tasks::%'";
         sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut other).await.unwrap() > 0
     })
     .await;

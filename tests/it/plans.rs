@@ -175,12 +175,13 @@ const CLAIM: Cases = &[
     ("store::family::parents_among", "1, '{dag}', '{2-1}'"),
     ("store::lock::runs", "1, '{dag}', '{2-1}'"),
     ("store::lock::attempts", "1, ARRAY[md5('2-1')::uuid]"),
+    ("store::lock::parked", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::lock::tasks", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::lock::whereabouts", "1, md5('2-1')::uuid"),
     ("store::lock::run", "1, 'dag', '2-1'"),
     ("store::lock::attempt", "1, md5('2-1')::uuid"),
     ("store::lock::task", "1, md5('2-1')::uuid"),
-    ("store::lock::from_tasks", "1, ARRAY[md5('2-1')::uuid]"),
+    ("store::from_tasks::lock", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::save::tasks (drop)", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::situation::read", "1, '{1}'"),
     ("store::situation::read_all", "1, '{1,2}', '{1}', '{1,1}', '{0,1}'"),
@@ -241,7 +242,7 @@ const SWEEP_BEHIND_BUSY: Cases = &[
         "1, NULL, '\\x00', 'dag', 'new', roadstead_now(), 'queued', 1, md5('new')::uuid, 1, 'start', 1, 120000000, 0, '{}',
          NULL, NULL, NULL, NULL, NULL, roadstead_now(), NULL, NULL, NULL, md5('event')::uuid, 'dag.run.queued', '{}',
          '{team=x}', 1, NULL, NULL, 'busy', 's', 2, NULL, '\\x01', roadstead_now() + interval '15 s', '{}',
-         600000000",
+         600000000, false",
     ),
 ];
 

@@ -409,7 +409,7 @@ async fn a_dispatch_and_a_poll_at_one_instant_find_each_other() {
         let mut late = rounds.join_all().await;
         late.sort_unstable();
         println!("p50 {:?}, p99 {:?}, p100 {:?}", late[160], late[316], late[319]);
-        assert!(late[319] < t.config.coordinator.fallback_interval + Duration::from_millis(700), "{:?}", late[319]);
+        assert!(late[319] < t.config.coordinator.fallback_interval + Duration::from_millis(1_500), "{:?}", late[319]);
         server.stop().await;
     })
     .await;

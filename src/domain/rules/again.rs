@@ -20,7 +20,7 @@ use crate::domain::transition::{AttemptChange, Ended, TaskChange, Transition};
 use crate::ids::{AttemptId, Digest, RunKey, SelectorNo};
 
 /// What a retry or a resume asks for otherwise than the dispatch before it; what is absent is as before. When it may
-/// begin is never inherited.
+/// begin, and whether it is parked, is never inherited.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changes {
     /// The labels it requires of a worker.
@@ -33,6 +33,8 @@ pub struct Changes {
     pub wait: Option<Duration>,
     /// How long it may be queued in all.
     pub start_timeout: Option<Duration>,
+    /// Whether it is recorded without a task. Never inherited.
+    pub park: bool,
     /// Higher goes first.
     pub priority: Option<i16>,
     /// How many attempts it may come to by itself.
@@ -70,6 +72,7 @@ impl Changes {
             selector,
             wait: self.wait.unwrap_or(run.wait),
             start_timeout: self.start_timeout.unwrap_or(run.start_timeout),
+            park: self.park,
             priority: self.priority.unwrap_or(run.priority),
             max_attempts: self.max_attempts.unwrap_or(run.max_attempts),
             retry: self.retry.or_else(|| run.retry.clone()),
@@ -117,6 +120,7 @@ impl Locked {
             run.selector_no = selector_no;
             run.wait = dispatch.wait;
             run.start_timeout = dispatch.start_timeout;
+            run.park = dispatch.park;
             run.priority = dispatch.priority;
             run.max_attempts = dispatch.max_attempts;
             run.retry = dispatch.retry;
@@ -160,6 +164,7 @@ impl Locked {
     ) -> Run {
         self.next(now, |run| {
             run.status = Status::Queued;
+            run.park = false;
             run.attempt = AttemptRef { number: run.attempt.number + 1, attempt_id, operation };
             run.worker_id = None;
             run.queued_at = now;
@@ -243,6 +248,21 @@ mod tests {
             change.task(),
             &TaskChange::Create { hold: Hold { from: at(60), wait: Duration::from_secs(5) }, start }
         );
+    }
+
+    #[test]
+    fn the_next_attempt_is_parked_only_if_that_is_asked_for() {
+        let mut failed = failed();
+        failed.run.park = true;
+        let retried = again(&failed, Operation::Retry, Changes::default()).unwrap();
+        assert_eq!((retried.run().park, retried.task()), (false, &waits(50, 120)));
+        let changes = Changes { park: true, wait: Some(Duration::ZERO), ..Changes::default() };
+        let parked = again(&failed, Operation::Retry, changes).unwrap();
+        assert_eq!((parked.run().park, parked.task()), (true, &TaskChange::Keep));
+        let mut lost = of(2, &[RetryOn::LeaseLost]);
+        lost.run.park = true;
+        let by_itself = lost.lose(true, attempt_id(2), at(9)).unwrap();
+        assert_eq!((by_itself.run().park, by_itself.task()), (false, &waits(19, 120)));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Dispatch {
     pub wait: Duration,
     /// How long it may be queued in all; zero is without bound.
     pub start_timeout: Duration,
+    /// Whether it is recorded without a task, for its scheduler to dispatch again.
+    pub park: bool,
     /// -100 to 100, higher first.
     pub priority: i16,
     /// How many attempts it may come to by itself.
@@ -73,6 +75,7 @@ impl Dispatch {
             selector_no,
             wait: self.wait,
             start_timeout: self.start_timeout,
+            park: self.park,
             priority: self.priority,
             max_attempts: self.max_attempts,
             counted_from: 1,
@@ -99,16 +102,16 @@ impl Dispatch {
     }
 
     /// Refuses what would not wait and finds no match: it is the one thing that a dispatch with a wait of zero is for.
+    /// What is parked waits for its scheduler, and is never refused.
     pub(super) fn may_be_queued(&self, situation: &Situation) -> Result<(), Refusal> {
-        match (self.wait.is_zero() && !situation.matched, situation.any_healthy) {
-            (false, _) => Ok(()),
-            (true, true) => Err(Refusal::NoMatchingWorker(Arc::clone(&self.selector))),
-            (true, false) => Err(Refusal::NoAvailableWorker(Arc::clone(&self.selector))),
-        }
+        if self.wait.is_zero() && !self.park { situation.needs_match(&self.selector) } else { Ok(()) }
     }
 
-    /// The task of an attempt that is queued now: both its clocks begin when it may be taken.
+    /// The task of an attempt that is queued now: both its clocks begin when it may be taken. A parked one has none.
     pub(super) fn task(&self, now: Timestamp) -> TaskChange {
+        if self.park {
+            return TaskChange::Keep;
+        }
         let from = self.not_before.map_or(now, |time| time.max(now));
         let hold = Hold { from, wait: self.wait };
         TaskChange::Create { hold, start: StartClock::of(self.start_timeout, from) }
@@ -133,6 +136,16 @@ mod tests {
             assert_eq!(started.event(), EventType::Queued);
             let hold = Hold { from: at(0), wait: Duration::from_secs(120) };
             assert_eq!(started.task(), &TaskChange::Create { hold, start: None });
+        }
+    }
+
+    #[test]
+    fn parked_it_has_no_task_and_is_never_refused() {
+        for wait in [0, 120] {
+            let parked = Dispatch { park: true, ..dispatch(wait) };
+            let parked = parked.start(SelectorNo(1), &situation(false, false), attempt_id(1)).unwrap();
+            assert_eq!((parked.task(), parked.event()), (&TaskChange::Keep, EventType::Queued));
+            assert_eq!((parked.run().status, parked.run().park), (Status::Queued, true));
         }
     }
 

@@ -36,6 +36,7 @@ pub fn dispatch(wait: u64) -> Dispatch {
         selector: Arc::new(Selector { equal: Labels::from([("zone".into(), "b".into())]), ..Selector::default() }),
         wait: Duration::from_secs(wait),
         start_timeout: Duration::ZERO,
+        park: false,
         priority: 0,
         max_attempts: 1,
         retry: None,
@@ -50,6 +51,19 @@ pub fn dispatch(wait: u64) -> Dispatch {
 /// No session at all.
 pub fn nobody(at: Timestamp) -> Situation {
     Situation { at, any_healthy: false, matched: false, free: false, draining: false, since: None }
+}
+
+/// A session that fits, with a free slot.
+pub fn matched(at: Timestamp) -> Situation {
+    Situation { at, any_healthy: true, matched: true, free: true, draining: false, since: None }
+}
+
+/// Queued, without a task.
+pub fn parked() -> Locked {
+    let mut locked = queued();
+    locked.run.park = true;
+    locked.task = None;
+    locked
 }
 
 pub fn queued() -> Locked {

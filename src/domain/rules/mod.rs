@@ -4,6 +4,7 @@ pub mod ack;
 pub mod again;
 pub mod cancel;
 pub mod dispatch;
+pub mod redispatch;
 pub mod release;
 pub mod report;
 pub mod time;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::ack::Acked;
 use super::again::Changes;
-use super::fixtures::{at, attempt_id, claimed, ended, nobody, queued, running, token, waiting};
+use super::fixtures::{at, attempt_id, claimed, ended, matched, nobody, parked, queued, running, token, waiting};
+use super::redispatch::Redispatched;
 use super::release::Released;
 use super::report::{Report, Reported};
 use crate::domain::attempt::{AttemptStatus, Locked};
@@ -32,6 +33,7 @@ fn states() -> Vec<(&'static str, Locked)> {
     superseded.run.attempt.attempt_id = attempt_id(2);
     let finished = |status| with_token(ended(status, AttemptStatus::of_run(status)), Some(status));
     vec![
+        ("parked", parked()),
         ("queued", queued()),
         ("queued, claimed", claimed(15)),
         ("running", running()),
@@ -68,6 +70,8 @@ fn refused(refusal: &Refusal) -> String {
         Refusal::RunFinished(_) => "run-finished",
         Refusal::RunNotFinished(_) => "run-not-finished",
         Refusal::RunNotWaiting(_) => "run-not-waiting",
+        Refusal::StaleDispatch { .. } => "stale-dispatch",
+        Refusal::NoAvailableWorker(_) => "no-available-worker",
         other => panic!("no rule of an existing run says {other:?}"),
     };
     format!("409 `{code}`")
@@ -102,6 +106,11 @@ fn outcomes(locked: &Locked) -> Vec<String> {
             Err(refusal) => refused(&refusal),
         }
     };
+    let redispatch = |situation| match locked.redispatch(locked.attempt.id, &situation) {
+        Ok(Redispatched::Queued(change)) => became(&change),
+        Ok(Redispatched::Already) => "same answer".to_owned(),
+        Err(refusal) => refused(&refusal),
+    };
     let mut bounded = locked.clone();
     if let Some(task) = &mut bounded.task {
         task.start = StartClock::of(Duration::from_secs(600), task.hold.from);
@@ -116,6 +125,8 @@ fn outcomes(locked: &Locked) -> Vec<String> {
         release,
         again(Operation::Retry),
         again(Operation::Resume),
+        redispatch(matched(now)),
+        redispatch(nobody(now)),
         moved(locked.cancel(None, false, now).as_ref()),
         moved(locked.cancel(None, true, now).as_ref()),
         moved(locked.expire(&gaps(vec![], at(0), at(999)), &[], at(999)).as_ref()),
@@ -126,7 +137,7 @@ fn outcomes(locked: &Locked) -> Vec<String> {
     ]
 }
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 18] = [
     "ack",
     "ack, wrong token",
     "renew",
@@ -136,6 +147,8 @@ const VERBS: [&str; 16] = [
     "release",
     "retry",
     "resume",
+    "dispatch again, a match",
+    "dispatch again, no match",
     "cancel",
     "cancel, force",
     "hold runs out",

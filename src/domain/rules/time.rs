@@ -15,6 +15,8 @@ impl Locked {
     /// within one of these gaps, or its start clock, which only these outages stop. The one that ran out first says why;
     /// of both at once it is the hold, which says more.
     ///
+    /// A run that its scheduler dispatched again is not failed for its hold: it parks again.
+    ///
     /// A claim is not cut: what was given out in time may be acknowledged in time, and it is this rule that looks again
     /// when the claim returns.
     #[must_use]
@@ -30,6 +32,10 @@ impl Locked {
             (Some(_), _) => (FailureReason::HoldExpired, task.hold.from, waited_in_vain(&self.run)),
             (None, _) => return None,
         };
+        if self.run.park && reason == FailureReason::HoldExpired {
+            let run = self.next(now, |_| ());
+            return Some(Transition::new(run, AttemptChange::Keep, TaskChange::Drop, EventType::Updated, now));
+        }
         let waited = (now - from).to_std().unwrap_or_default();
         Some(self.end(now, Status::Failed, AttemptStatus::Failed, None, |run| {
             run.error = Some(error);

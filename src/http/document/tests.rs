@@ -7,7 +7,7 @@ use crate::http::openapi;
 /// The committed document, from which clients are generated.
 const COMMITTED: &str = include_str!("../../../openapi/openapi.json");
 
-const OPERATIONS: [(&str, &str, &str); 25] = [
+const OPERATIONS: [(&str, &str, &str); 26] = [
     ("ackAttempt", "post", "/v1/attempts/{attempt_id}/ack"),
     ("ackAttempts", "post", "/v1/batch/acks"),
     ("cancelRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/cancel"),
@@ -25,6 +25,7 @@ const OPERATIONS: [(&str, &str, &str); 25] = [
     ("listRuns", "get", "/v1/runs"),
     ("listWorkers", "get", "/v1/workers"),
     ("pollTasks", "post", "/v1/workers/{worker_id}/poll"),
+    ("redispatchRun", "post", "/v1/dags/{dag_name}/runs/{run_id}/dispatch"),
     ("registerWorker", "put", "/v1/workers/{worker_id}"),
     ("releaseAttempt", "post", "/v1/attempts/{attempt_id}/release"),
     ("renewAttempt", "post", "/v1/attempts/{attempt_id}/renew"),

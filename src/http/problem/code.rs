@@ -62,6 +62,8 @@ pub enum Code {
     RunNotFinished,
     /// The run does not wait for a person.
     RunNotWaiting,
+    /// The attempt to be dispatched is not the run's current one.
+    StaleDispatch,
     /// The identity is another request's.
     RunExists,
     /// The idempotency key is another request's.
@@ -109,6 +111,7 @@ impl Code {
         Self::ParentFinished,
         Self::RunNotFinished,
         Self::RunNotWaiting,
+        Self::StaleDispatch,
         Self::RunExists,
         Self::IdempotencyMismatch,
         Self::PositionExpired,
@@ -156,6 +159,7 @@ impl Code {
             Self::ParentFinished => ("parent-finished", StatusCode::CONFLICT, "Parent finished", GiveUp),
             Self::RunNotFinished => ("run-not-finished", StatusCode::CONFLICT, "Run not finished", GiveUp),
             Self::RunNotWaiting => ("run-not-waiting", StatusCode::CONFLICT, "Run not waiting", GiveUp),
+            Self::StaleDispatch => ("stale-dispatch", StatusCode::CONFLICT, "Stale dispatch", GiveUp),
             Self::RunExists => ("run-exists", StatusCode::CONFLICT, "Run exists", GiveUp),
             Self::IdempotencyMismatch => {
                 ("idempotency-mismatch", StatusCode::UNPROCESSABLE_ENTITY, "Idempotency mismatch", FixRequest)

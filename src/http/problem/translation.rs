@@ -103,6 +103,10 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
                 Verb::Attempt | Verb::Worker => problem,
             }
         }
+        Refusal::StaleDispatch { attempt_id, current } => Problem::new(
+            Code::StaleDispatch,
+            format!("attempt {attempt_id} is not the one the run is at: that is attempt {current}"),
+        ),
         Refusal::PositionExpired { after, first } => Problem::new(
             Code::PositionExpired,
             format!(

@@ -22,7 +22,7 @@ use crate::ids::{AttemptId, Digest, RunKey, WorkerId};
 
 use super::{DEFAULT_LIMIT, MAX_LIMIT};
 
-/// Another attempt of a run. What is absent is as it was in the dispatch before, but for `not_before`.
+/// Another attempt of a run. What is absent is as it was in the dispatch before, but for `not_before` and `park`.
 #[derive(Debug, Clone, PartialEq, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NextAttemptRequest {
@@ -51,6 +51,9 @@ pub struct NextAttemptRequest {
     /// How long it may be queued in all until it fails, matching worker or not; 0 is without bound.
     #[schema(value_type = Option<f64>, nullable = false, minimum = 0, maximum = 604_800)]
     pub start_timeout_seconds: Option<Duration>,
+    /// Record it, and let it wait until it is dispatched again by `redispatchRun`. False when absent, whatever was before.
+    #[schema(required = false)]
+    pub park: bool,
     /// Higher goes first; ties by age.
     #[schema(nullable = false, minimum = -100, maximum = 100)]
     pub priority: Option<i16>,
@@ -86,6 +89,7 @@ impl FromFields for NextAttemptRequest {
     fn from_fields(fields: &mut Fields<'_>, settings: &Settings) -> Option<Self> {
         let after_attempt_id = fields.required("after_attempt_id", read::attempt_id);
         let longest = settings.worker_wait_timeout_max;
+        let park = fields.or("park", false, read::boolean);
         let request = Self {
             // What is wrong is noted; what stands for it here is not used.
             after_attempt_id: after_attempt_id.unwrap_or(AttemptId(uuid::Uuid::nil())),
@@ -98,6 +102,7 @@ impl FromFields for NextAttemptRequest {
                 .optional("worker_wait_timeout_seconds", read::seconds(Duration::ZERO, longest)),
             start_timeout_seconds: fields
                 .optional("start_timeout_seconds", read::seconds(Duration::ZERO, LONGEST_START)),
+            park: park.unwrap_or_default(),
             priority: fields.optional("priority", read::integer(-100, 100)),
             max_attempts: fields.optional("max_attempts", read::integer(1, MAX_ATTEMPTS)),
             retry: fields.optional("retry", dispatch::retry),
@@ -108,6 +113,7 @@ impl FromFields for NextAttemptRequest {
             previous: fields.optional("previous", read::any),
             labels: fields.optional("labels", read::labels(MAX_LABELS)),
         };
+        dispatch::parked_until(fields, park, request.not_before);
         // With what stays of before it may be too much all the same, which only shows under the run's lock.
         let labels = request.worker_selector.clone().unwrap_or_default();
         let (expressions, target) = (request.worker_expressions.as_ref(), request.target_worker_id.as_ref());
@@ -129,6 +135,7 @@ impl NextAttemptRequest {
                 target: self.target_worker_id,
                 wait: self.worker_wait_timeout_seconds,
                 start_timeout: self.start_timeout_seconds,
+                park: self.park,
                 priority: self.priority,
                 max_attempts: self.max_attempts,
                 retry: self.retry,
@@ -174,6 +181,7 @@ impl NextAttemptRequest {
         put("wait_micros", micros.map(Value::from));
         let micros = self.start_timeout_seconds.map(|timeout| timeout.as_micros().to_string());
         put("start_timeout_micros", micros.map(Value::from));
+        put("park", self.park.then_some(Value::from(true)));
         put("priority", self.priority.map(Value::from));
         put("max_attempts", self.max_attempts.map(Value::from));
         put("retry", self.retry.as_ref().map(|retry| serde_json::json!(retry)));
@@ -184,6 +192,23 @@ impl NextAttemptRequest {
         put("previous", any(&self.previous));
         put("labels", self.labels.as_ref().map(|labels| serde_json::json!(labels)));
         Digest::of(Value::Object(asked).to_string())
+    }
+}
+
+/// Which attempt is to be dispatched.
+#[derive(Debug, Clone, PartialEq, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RedispatchRequest {
+    /// The attempt that its scheduler believes to be parked.
+    #[schema(value_type = uuid::Uuid)]
+    pub attempt_id: AttemptId,
+}
+
+impl FromFields for RedispatchRequest {
+    const READING: Reading = Reading::Strict;
+
+    fn from_fields(fields: &mut Fields<'_>, _: &Settings) -> Option<Self> {
+        Some(Self { attempt_id: fields.required("attempt_id", read::attempt_id)? })
     }
 }
 

@@ -71,6 +71,10 @@ pub struct DispatchRequest {
     /// configuration.
     #[schema(value_type = Option<f64>, nullable = false, minimum = 0, maximum = 604_800, example = 600)]
     pub start_timeout_seconds: Option<Duration>,
+    /// Record it, and let it wait until it is dispatched again by `redispatchRun`: for a scheduler that keeps a queue of
+    /// its own. False when absent.
+    #[schema(required = false)]
+    pub park: bool,
     /// Higher goes first; ties by age. 0 when absent.
     #[schema(required = false, minimum = -100, maximum = 100)]
     pub priority: i16,
@@ -126,10 +130,12 @@ impl FromFields for DispatchRequest {
             fields.optional("worker_wait_timeout_seconds", read::seconds(Duration::ZERO, longest));
         let start_timeout_seconds =
             fields.optional("start_timeout_seconds", read::seconds(Duration::ZERO, LONGEST_START));
+        let park = fields.or("park", false, read::boolean);
         let priority = fields.or("priority", 0, read::integer(-100, 100));
         let max_attempts = fields.or("max_attempts", 1, read::integer(1, MAX_ATTEMPTS));
         let retry = fields.optional("retry", retry);
         let not_before = fields.optional("not_before", time);
+        parked_until(fields, park, not_before);
         let definition = fields.optional("definition", read::text_up_to(MAX_DEFINITION_BYTES));
         let params = fields.optional("params", read::any);
         let context = fields.optional("context", read::any);
@@ -149,6 +155,7 @@ impl FromFields for DispatchRequest {
             target_worker_id,
             worker_wait_timeout_seconds,
             start_timeout_seconds,
+            park: park?,
             priority: priority?,
             max_attempts: max_attempts?,
             retry,
@@ -178,6 +185,7 @@ impl DispatchRequest {
                 selector,
                 wait: self.worker_wait_timeout_seconds.unwrap_or(settings.worker_wait_timeout),
                 start_timeout: self.start_timeout_seconds.unwrap_or(settings.start_timeout),
+                park: self.park,
                 priority: self.priority,
                 max_attempts: self.max_attempts,
                 retry: self.retry,
@@ -223,6 +231,7 @@ impl DispatchRequest {
             target_worker_id: selector.target.as_ref(),
             wait_micros: self.worker_wait_timeout_seconds.map(|wait| wait.as_micros()),
             start_timeout_micros: self.start_timeout_seconds.map(|timeout| timeout.as_micros()),
+            park: self.park.then_some(true),
             priority: self.priority,
             max_attempts: (self.max_attempts != 1).then_some(self.max_attempts),
             retry: self.retry.as_ref(),
@@ -261,6 +270,8 @@ struct Canonical<'a> {
     wait_micros: Option<u128>,
     #[serde(skip_serializing_if = "Option::is_none")]
     start_timeout_micros: Option<u128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    park: Option<bool>,
     priority: i16,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<i32>,
@@ -277,6 +288,13 @@ struct Canonical<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     previous: Option<String>,
     labels: &'a Labels,
+}
+
+/// Notes a time for what its scheduler is to dispatch: the clocks of a parked run begin when it does.
+pub(super) fn parked_until(fields: &mut Fields<'_>, park: Option<bool>, not_before: Option<DateTime<Utc>>) {
+    if park == Some(true) && not_before.is_some() {
+        fields.fault("not_before", "is not for a parked run, whose time comes when it is dispatched again");
+    }
 }
 
 /// Notes a selector that has more terms than one may have, expressions and target counted.

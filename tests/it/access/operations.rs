@@ -68,6 +68,8 @@ pub fn all(names: &Names) -> Vec<Operation> {
             Some(json!({"after_attempt_id": attempt_id})), 404),
         operation("resumeRun", &[Dispatch], &post, format!("{run}/resume"),
             Some(json!({"after_attempt_id": attempt_id})), 404),
+        operation("redispatchRun", &[Dispatch], &post, format!("{run}/dispatch"),
+            Some(json!({"attempt_id": attempt_id})), 404),
         operation("listEvents", &[Read], &get, "/v1/events?limit=500".into(), None, 200),
         operation("streamEvents", &[Read], &get, "/v1/events/stream".into(), None, 200),
         operation("listWorkers", &[Read], &get, "/v1/workers".into(), None, 200),

@@ -65,7 +65,7 @@ fn a_null_reads_as_absent() {
 fn all_faults_are_told_together() {
     let body = r#"{
         "run_id": "a b", "operation": "restart", "root": {"dag_name": "x"}, "worker_selector": {"zone": "b\n", "n": 1},
-        "worker_wait_timeout_seconds": -1, "priority": 101, "definition": {}, "labels": [], "park": true
+        "worker_wait_timeout_seconds": -1, "priority": 101, "definition": {}, "labels": [], "park": 1, "delivery": "direct"
     }"#;
     let pointers: Vec<String> = faults(body).into_iter().map(|(pointer, _)| pointer).collect();
     let expected = [
@@ -76,10 +76,11 @@ fn all_faults_are_told_together() {
         "/worker_selector/n",
         "/worker_selector/zone",
         "/worker_wait_timeout_seconds",
+        "/park",
         "/priority",
         "/definition",
         "/labels",
-        "/park",
+        "/delivery",
     ];
     assert_eq!(pointers, expected);
 }
@@ -171,6 +172,7 @@ fn every_field_is_part_of_the_digest() {
         r#"{"dag_name": "etl", "worker_wait_timeout_seconds": 120}"#,
         r#"{"dag_name": "etl", "start_timeout_seconds": 120}"#,
         r#"{"dag_name": "etl", "start_timeout_seconds": 0}"#,
+        r#"{"dag_name": "etl", "park": true}"#,
         r#"{"dag_name": "etl", "priority": 1}"#,
         r#"{"dag_name": "etl", "definition": "1"}"#,
         r#"{"dag_name": "etl", "params": "1"}"#,
