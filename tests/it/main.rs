@@ -31,6 +31,7 @@ mod large;
 mod leases;
 #[path = "../migrations.rs"]
 mod migrations;
+mod model;
 mod neglect;
 mod order;
 mod outages;
