@@ -11,6 +11,11 @@ SELECT r.dag_name, r.run_id FROM run r
 WHERE r.status = 'queued' AND NOT r.park AND NOT EXISTS (
     SELECT FROM task t WHERE t.namespace_id = r.namespace_id AND t.attempt_id = r.attempt_id);
 
+-- a run that was handed over waits for another one
+SELECT r.dag_name, r.run_id FROM run r
+JOIN task t ON t.namespace_id = r.namespace_id AND t.attempt_id = r.attempt_id
+WHERE r.direct AND t.claim_until IS NULL;
+
 -- a task has no run, or is not its run's current attempt
 SELECT t.dag_name, t.run_id FROM task t
 LEFT JOIN run r ON r.namespace_id = t.namespace_id AND r.dag_name = t.dag_name AND r.run_id = t.run_id
@@ -85,7 +90,7 @@ WHERE (a.started_at IS NOT NULL) <> (SELECT count(*) = 1 FROM event e
 -- a run failed for a clock of its wait although somebody had acknowledged that attempt, or was running when it did
 SELECT r.dag_name, r.run_id FROM run r
 JOIN attempt a ON a.namespace_id = r.namespace_id AND a.attempt_id = r.attempt_id
-WHERE r.failure ->> 'reason' IN ('hold_expired', 'start_timeout') AND a.started_at IS NOT NULL;
+WHERE r.failure ->> 'reason' IN ('hold_expired', 'start_timeout', 'delivery_failed') AND a.started_at IS NOT NULL;
 
 -- a run was given to somebody, or failed for its start clock, on the wrong side of that clock's end
 SELECT r.dag_name, r.run_id, r.status, q.start_until FROM run r

@@ -53,6 +53,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Refusal::NoAvailableWorker`] and [`Refusal::NoMatchingWorker`] when it would not wait and nothing matches;
+    /// [`Refusal::NoParkedPoll`] when it is to be handed to a poll and none that fits is parked here;
     /// [`Refusal::ParentFinished`] when its parent has ended or is to be cancelled;
     /// [`Refusal::RunExists`] and [`Refusal::IdempotencyMismatch`] for what only looks like a repeat.
     pub async fn dispatch(&self, namespace: NamespaceId, request: Request) -> Result<Dispatched, Error> {
@@ -104,6 +105,10 @@ impl Coordinator {
         match (repeat_of(key, &identity, twin)?, started) {
             (Some(key), _) => Ok(Dispatched { run: self.read(namespace, &key).await?, replayed: true }),
             (None, Err(refusal)) => Err(refusal.into()),
+            // Nobody was first, and the poll could not have it after all.
+            (None, Ok(())) if request.dispatch.direct => {
+                Err(Refusal::NoParkedPoll(Arc::clone(&request.dispatch.selector)).into())
+            }
             (None, Ok(())) => Err(store::Error::Unreadable(format!("{key} exists and cannot be found")).into()),
         }
     }
@@ -116,7 +121,7 @@ impl Coordinator {
         namespace: NamespaceId,
         request: &Request,
         selector_no: SelectorNo,
-    ) -> store::Result<(Result<(), Refusal>, Option<(Recorded, Option<HandOver>)>)> {
+    ) -> store::Result<Started> {
         let dispatch = &request.dispatch;
         if let Err(refusal) = self.needs_parent(conn, namespace, dispatch.parent.as_ref()).await? {
             return Ok((Err(refusal), None));
@@ -124,6 +129,9 @@ impl Coordinator {
         let situation = self.0.catalog.situation(conn, namespace, selector_no).await?;
         match dispatch.clone().start(selector_no, &situation.0, AttemptId(new_uuid())) {
             Ok(transition) => {
+                if dispatch.direct {
+                    return self.deliver(conn, namespace, &transition, &situation, request).await;
+                }
                 let poll = self.poll_for(namespace, &transition, &situation);
                 let recorded = self.record_new(conn, namespace, &transition, situation, request, poll.as_ref()).await?;
                 Ok((Ok(()), recorded.map(|(recorded, given)| (recorded, poll.filter(|_| given)))))
@@ -132,6 +140,9 @@ impl Coordinator {
         }
     }
 }
+
+/// Whether a dispatch was accepted, and what was recorded for which poll; nothing, if its twin was first.
+pub(super) type Started = (Result<(), Refusal>, Option<(Recorded, Option<HandOver>)>);
 
 /// Which run a dispatch repeats, if what is in its way is its twin.
 fn repeat_of(key: &RunKey, identity: &Identity, taken: Taken) -> Result<Option<RunKey>, Refusal> {

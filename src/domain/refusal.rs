@@ -14,6 +14,8 @@ pub enum Refusal {
     NoAvailableWorker(Arc<Selector>),
     /// A dispatch that would not wait: healthy sessions, none fits.
     NoMatchingWorker(Arc<Selector>),
+    /// A dispatch that is to be handed over: no poll that fits is parked here.
+    NoParkedPoll(Arc<Selector>),
     /// The same identity was dispatched with another request, or under another key.
     RunExists(RunKey),
     /// The key was used for another request.

@@ -103,12 +103,24 @@ words!(
 );
 
 words!(
+    /// How a run comes to its worker.
+    Delivery {
+        /// It waits for one.
+        Queue = "queue",
+        /// It is handed to a poll that waits already, or not at all.
+        Direct = "direct",
+    }
+);
+
+words!(
     /// Why a run failed, for machines.
     FailureReason {
         /// No worker matched for the whole wait.
         HoldExpired = "hold_expired",
         /// It was not started in time.
         StartTimeout = "start_timeout",
+        /// It was handed to a poll directly, and its worker did not take it.
+        DeliveryFailed = "delivery_failed",
         /// The session that ran it ended or fell silent.
         LeaseLost = "lease_lost",
         /// Its worker said so.
@@ -138,7 +150,7 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub waited_seconds: Option<f64>,
-    /// The worker that lost it or reported it.
+    /// The worker that lost it, reported it or did not take it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, nullable = false)]
     pub worker_id: Option<WorkerId>,
@@ -180,6 +192,8 @@ pub struct Run {
     pub start_timeout: Duration,
     /// Whether its attempt was recorded parked: without a task until it is dispatched again.
     pub park: bool,
+    /// Whether its attempt was handed to a poll: then it never waits for another one.
+    pub direct: bool,
     /// -100 to 100, higher first.
     pub priority: i16,
     /// How many attempts its latest dispatch may come to by itself.

@@ -8,7 +8,7 @@ use super::condition::{Condition, Reason, Situation, conditions};
 use super::hold::Hold;
 use super::labels::{Labels, LabelsSchema};
 use super::retry::Retry;
-use super::run::{AttemptRef, Failure, Run, Status};
+use super::run::{AttemptRef, Delivery, Failure, Run, Status};
 use super::selector::Expression;
 use crate::ids::{RunKey, WorkerId};
 
@@ -111,6 +111,10 @@ pub struct RunSnapshot {
     /// Present and true when its attempt was recorded parked, for its scheduler to dispatch again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub park: bool,
+    /// Present when its attempt was handed to a poll: `direct`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub delivery: Option<Delivery>,
     /// -100 to 100, higher first; ties by age.
     #[schema(minimum = -100, maximum = 100)]
     pub priority: i16,
@@ -208,6 +212,7 @@ impl RunSnapshot {
                 .filter(|timeout| !timeout.is_zero())
                 .map(|t| t.as_secs_f64()),
             park: run.park,
+            delivery: run.direct.then_some(Delivery::Direct),
             priority: run.priority,
             max_attempts: run.max_attempts,
             retry: run.retry.clone(),

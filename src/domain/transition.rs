@@ -49,6 +49,8 @@ pub struct Ended {
     pub error: Option<String>,
     /// Where its log is.
     pub log_url: Option<String>,
+    /// The token of the claim that was given back, to know a repeat.
+    pub released: Option<Digest>,
 }
 
 impl AttemptChange {
@@ -122,6 +124,14 @@ impl Transition {
     /// Made by rules only.
     pub(super) fn new(run: Run, attempt: AttemptChange, task: TaskChange, event: EventType, at: Timestamp) -> Self {
         Self { run, attempt, task, left: Left::default(), event, at }
+    }
+
+    /// The same, and remembers that this claim was given back with it.
+    pub(super) fn releasing(mut self, token: Digest) -> Self {
+        if let AttemptChange::End(ended) = &mut self.attempt {
+            ended.released = Some(token);
+        }
+        self
     }
 
     /// The same with what a report leaves.

@@ -28,7 +28,7 @@ fn problem(error: Error) -> Problem {
 /// Records the run and lets it wait for a worker that matches its selector. A repeat with the same `Idempotency-Key`,
 /// or without a key with the same identity, and with the same body answers the run as it is now, with
 /// `Idempotent-Replayed: true`. Problems of its own: `no-available-worker` and `no-matching-worker` when it would not
-/// wait, `run-exists`, `idempotency-mismatch`.
+/// wait, `no-parked-poll` with a `delivery` of `direct`, `run-exists`, `idempotency-mismatch`.
 #[utoipa::path(
     post,
     path = "/v1/runs",

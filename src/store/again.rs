@@ -84,7 +84,7 @@ async fn queue(
         ), r AS (
             UPDATE run SET attempt_id = c.attempt_id, attempt_number = c.number, operation = c.operation,
                 selector_no = c.selector_no, wait = c.wait * interval '1 microsecond',
-                start_timeout = c.start_timeout * interval '1 microsecond', park = c.park, priority = c.priority,
+                start_timeout = c.start_timeout * interval '1 microsecond', park = c.park, direct = false, priority = c.priority,
                 max_attempts = c.max_attempts, counted_from = c.counted_from, retry = c.retry, labels = c.labels,
                 root_dag_name = c.root_dag_name, root_run_id = c.root_run_id, parent_dag_name = c.parent_dag_name,
                 parent_run_id = c.parent_run_id, traceparent = c.traceparent, queued_at = c.at

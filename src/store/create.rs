@@ -51,7 +51,7 @@ pub struct HandOver<'a> {
 /// What became of a dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
-    /// Nothing: its identity or its key is taken.
+    /// Nothing: its identity or its key is taken; or it was to be claimed for the poll, and could not.
     Not,
     /// It waits, or is parked.
     Waiting,
@@ -59,7 +59,8 @@ pub enum Created {
     Claimed,
 }
 
-/// Records a new run unless its identity or its key is taken. Waits for a twin in flight.
+/// Records a new run unless its identity or its key is taken. Waits for a twin in flight. One that is delivered directly is
+/// recorded claimed or not at all.
 ///
 /// It is claimed for the poll's session if that is alive, not draining, offers what it is believed to and has a slot, all
 /// judged under its lock, which nothing waits for: a session that somebody else has locked just now is passed over. The
@@ -103,18 +104,18 @@ pub async fn create(
             FROM s WHERE slots > roadstead_used_slots($1, worker_id, session_id)
         ), k AS (
             INSERT INTO idempotency_key (namespace_id, key, request_digest, dag_name, run_id, created_at)
-            SELECT $1, $2::text, $3, $4, $5, $6 WHERE $2::text IS NOT NULL
+            SELECT $1, $2::text, $3, $4, $5, $6 WHERE $2::text IS NOT NULL AND (NOT $41 OR EXISTS (SELECT FROM g))
             ON CONFLICT DO NOTHING
             RETURNING key
         ), r AS (
             INSERT INTO run (namespace_id, dag_name, run_id, status, version, attempt_id, attempt_number, operation,
                              fence, selector_no, wait, priority, max_attempts, retry, labels, root_dag_name, root_run_id, parent_dag_name,
                              parent_run_id, traceparent, idempotency_key, request_digest, queued_at, created_at,
-                             updated_at, start_timeout, park)
+                             updated_at, start_timeout, park, direct)
             SELECT $1, $4, $5, $7, $8, $9, $10, $11, 0, $12, $13::bigint * interval '1 microsecond', $14, $29, $30,
                    $15, $16, $17, $18, $19, $20, $2::text, $3, $6, $6, $6, $39::bigint * interval '1 microsecond',
-                   $40
-            WHERE $2::text IS NULL OR EXISTS (SELECT FROM k)
+                   $40, $41
+            WHERE ($2::text IS NULL OR EXISTS (SELECT FROM k)) AND (NOT $41 OR EXISTS (SELECT FROM g))
             ON CONFLICT DO NOTHING
             RETURNING run_id
         ), a AS (
@@ -185,6 +186,7 @@ pub async fn create(
         poll.map(|poll| poll.data),
         rows::micros(run.start_timeout),
         run.park,
+        run.direct,
     )
     .fetch_one(conn)
     .await?;

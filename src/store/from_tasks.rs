@@ -51,7 +51,7 @@ pub async fn lock(conn: &mut PgConnection, namespace: NamespaceId, ids: &[Uuid])
                l.attempt_id AS "attempt_id!", l.attempt_number AS "attempt_number!", l.operation AS "operation!",
                l.fence AS "fence!", l.selector_no AS "selector_no!", s.canonical AS "selector?",
                (extract(epoch FROM l.wait) * 1000000)::bigint AS "wait_micros!",
-               (extract(epoch FROM l.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", l.park AS "park!", l.priority AS "priority!",
+               (extract(epoch FROM l.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", l.park AS "park!", l.direct AS "direct!", l.priority AS "priority!",
                l.max_attempts AS "max_attempts!", l.counted_from AS "counted_from!", l.retry, l.labels AS "labels!", l.root_dag_name, l.root_run_id, l.parent_dag_name, l.parent_run_id,
                l.traceparent, l.worker_id, l.created_at AS "created_at!", l.updated_at AS "updated_at!",
                l.queued_at AS "queued_at!", l.claimed_at, l.started_at, l.finished_at, l.cancel_requested_at,

@@ -44,7 +44,7 @@ pub async fn runs(conn: &mut PgConnection, namespace: NamespaceId, keys: &[RunKe
         SELECT r.dag_name, r.run_id, r.status, r.version, r.attempt_id, r.attempt_number, r.operation, r.fence,
                r.selector_no, s.canonical AS selector,
                (extract(epoch FROM r.wait) * 1000000)::bigint AS "wait_micros!",
-               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.park, r.priority,
+               (extract(epoch FROM r.start_timeout) * 1000000)::bigint AS "start_timeout_micros!", r.park, r.direct, r.priority,
                r.max_attempts,
                r.counted_from, r.retry, r.labels,
                r.root_dag_name, r.root_run_id, r.parent_dag_name, r.parent_run_id, r.traceparent, r.worker_id,

@@ -31,6 +31,7 @@ pub struct RunRow {
     pub wait_micros: i64,
     pub start_timeout_micros: i64,
     pub park: bool,
+    pub direct: bool,
     pub priority: i16,
     pub max_attempts: i32,
     pub counted_from: i32,
@@ -60,7 +61,7 @@ pub struct RunRow {
 macro_rules! run_row {
     ($row:ident, selector: $selector:expr) => {
         run_row!($row, $selector, dag_name run_id status version attempt_id attempt_number operation fence selector_no
-            wait_micros start_timeout_micros park priority max_attempts counted_from retry labels root_dag_name root_run_id parent_dag_name
+            wait_micros start_timeout_micros park direct priority max_attempts counted_from retry labels root_dag_name root_run_id parent_dag_name
             parent_run_id traceparent worker_id created_at updated_at queued_at claimed_at started_at finished_at
             cancel_requested_at cancel_reason error failure log_url output_dropped)
     };
@@ -99,6 +100,7 @@ impl TryFrom<RunRow> for Run {
             wait: duration(row.wait_micros)?,
             start_timeout: duration(row.start_timeout_micros)?,
             park: row.park,
+            direct: row.direct,
             priority: row.priority,
             max_attempts: row.max_attempts,
             counted_from: row.counted_from,

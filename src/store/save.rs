@@ -124,6 +124,7 @@ async fn attempts(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
     let mut statuses: Vec<String> = Vec::new();
     let (mut workers, mut sessions, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
     let (mut ends, mut reported, mut errors, mut logs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut released: Vec<Option<Vec<u8>>> = Vec::new();
     for change in &changes {
         let start = match change.attempt() {
             AttemptChange::Start { session, token } => Some((session, token)),
@@ -143,6 +144,7 @@ async fn attempts(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
         reported.push(ended.and_then(|ended| ended.reported).map(Status::as_str).map(str::to_owned));
         errors.push(ended.and_then(|ended| ended.error.clone()));
         logs.push(ended.and_then(|ended| ended.log_url.clone()));
+        released.push(ended.and_then(|ended| ended.released).map(|digest| digest.0.to_vec()));
     }
     let versions: Vec<i64> = changes.iter().map(|change| change.run().version).collect();
     let fences: Vec<i64> = changes.iter().map(|change| change.run().fence).collect();
@@ -158,11 +160,12 @@ async fn attempts(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
             started_at = CASE WHEN c.ended THEN a.started_at ELSE c.at END,
             ended_at = CASE WHEN c.ended THEN c.at END,
             ended_version = CASE WHEN c.ended THEN c.version END,
-            reported = c.reported, error = c.error, log_url = c.log_url
+            reported = c.reported, error = c.error, log_url = c.log_url,
+            released = CASE WHEN c.released IS NULL THEN a.released ELSE array_append(a.released, c.released) END
         FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bool[], $8::text[], $9::bigint[],
-                    $10::bigint[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[])
+                    $10::bigint[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[], $15::bytea[])
             AS c(attempt_id, status, worker_id, session_id, token_digest, ended, reported, version, fence, claimed_at,
-                 at, error, log_url)
+                 at, error, log_url, released)
         WHERE a.namespace_id = $1 AND a.attempt_id = c.attempt_id"#,
         namespace.0,
         &ids,
@@ -178,6 +181,7 @@ async fn attempts(conn: &mut PgConnection, namespace: NamespaceId, changes: &[(&
         &at,
         &errors as &[Option<String>],
         &logs as &[Option<String>],
+        &released as &[Option<Vec<u8>>],
     )
     .execute(conn)
     .await?

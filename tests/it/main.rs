@@ -17,6 +17,7 @@ mod claims;
 mod connections;
 mod crowds;
 mod demo;
+mod direct;
 mod door;
 mod drain;
 mod embedded;

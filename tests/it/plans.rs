@@ -242,7 +242,7 @@ const SWEEP_BEHIND_BUSY: Cases = &[
         "1, NULL, '\\x00', 'dag', 'new', roadstead_now(), 'queued', 1, md5('new')::uuid, 1, 'start', 1, 120000000, 0, '{}',
          NULL, NULL, NULL, NULL, NULL, roadstead_now(), NULL, NULL, NULL, md5('event')::uuid, 'dag.run.queued', '{}',
          '{team=x}', 1, NULL, NULL, 'busy', 's', 2, NULL, '\\x01', roadstead_now() + interval '15 s', '{}',
-         600000000, false",
+         600000000, false, false",
     ),
 ];
 

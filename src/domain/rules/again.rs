@@ -20,7 +20,7 @@ use crate::domain::transition::{AttemptChange, Ended, TaskChange, Transition};
 use crate::ids::{AttemptId, Digest, RunKey, SelectorNo};
 
 /// What a retry or a resume asks for otherwise than the dispatch before it; what is absent is as before. When it may
-/// begin, and whether it is parked, is never inherited.
+/// begin, and whether it is parked or handed over, is never inherited.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changes {
     /// The labels it requires of a worker.
@@ -73,6 +73,7 @@ impl Changes {
             wait: self.wait.unwrap_or(run.wait),
             start_timeout: self.start_timeout.unwrap_or(run.start_timeout),
             park: self.park,
+            direct: false,
             priority: self.priority.unwrap_or(run.priority),
             max_attempts: self.max_attempts.unwrap_or(run.max_attempts),
             retry: self.retry.or_else(|| run.retry.clone()),
@@ -165,6 +166,7 @@ impl Locked {
         self.next(now, |run| {
             run.status = Status::Queued;
             run.park = false;
+            run.direct = false;
             run.attempt = AttemptRef { number: run.attempt.number + 1, attempt_id, operation };
             run.worker_id = None;
             run.queued_at = now;
@@ -260,9 +262,10 @@ mod tests {
         let parked = again(&failed, Operation::Retry, changes).unwrap();
         assert_eq!((parked.run().park, parked.task()), (true, &TaskChange::Keep));
         let mut lost = of(2, &[RetryOn::LeaseLost]);
-        lost.run.park = true;
+        (lost.run.park, lost.run.direct) = (true, true);
         let by_itself = lost.lose(true, attempt_id(2), at(9)).unwrap();
-        assert_eq!((by_itself.run().park, by_itself.task()), (false, &waits(19, 120)));
+        assert_eq!((by_itself.run().park, by_itself.run().direct), (false, false));
+        assert_eq!(by_itself.task(), &waits(19, 120));
     }
 
     #[test]

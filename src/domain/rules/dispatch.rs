@@ -31,6 +31,8 @@ pub struct Dispatch {
     pub start_timeout: Duration,
     /// Whether it is recorded without a task, for its scheduler to dispatch again.
     pub park: bool,
+    /// Whether it is handed to a poll that is parked now, or refused.
+    pub direct: bool,
     /// -100 to 100, higher first.
     pub priority: i16,
     /// How many attempts it may come to by itself.
@@ -76,6 +78,7 @@ impl Dispatch {
             wait: self.wait,
             start_timeout: self.start_timeout,
             park: self.park,
+            direct: self.direct,
             priority: self.priority,
             max_attempts: self.max_attempts,
             counted_from: 1,
@@ -102,9 +105,10 @@ impl Dispatch {
     }
 
     /// Refuses what would not wait and finds no match: it is the one thing that a dispatch with a wait of zero is for.
-    /// What is parked waits for its scheduler, and is never refused.
+    /// What is parked waits for its scheduler, and is never refused; what is handed over waits for nobody.
     pub(super) fn may_be_queued(&self, situation: &Situation) -> Result<(), Refusal> {
-        if self.wait.is_zero() && !self.park { situation.needs_match(&self.selector) } else { Ok(()) }
+        let waits = !self.wait.is_zero() || self.park;
+        if waits && !self.direct { Ok(()) } else { situation.needs_match(&self.selector) }
     }
 
     /// The task of an attempt that is queued now: both its clocks begin when it may be taken. A parked one has none.
@@ -147,6 +151,14 @@ mod tests {
             assert_eq!((parked.task(), parked.event()), (&TaskChange::Keep, EventType::Queued));
             assert_eq!((parked.run().status, parked.run().park), (Status::Queued, true));
         }
+    }
+
+    #[test]
+    fn what_is_handed_over_is_refused_without_a_match_whatever_it_would_wait() {
+        let direct = || Dispatch { direct: true, ..dispatch(120) };
+        let refused = direct().start(SelectorNo(1), &situation(true, false), attempt_id(1)).unwrap_err();
+        assert_eq!(refused, Refusal::NoMatchingWorker(direct().selector));
+        assert!(direct().start(SelectorNo(1), &situation(true, true), attempt_id(1)).unwrap().run().direct);
     }
 
     /// The start clock stands beside the hold, and begins where it does.

@@ -37,6 +37,7 @@ pub fn dispatch(wait: u64) -> Dispatch {
         wait: Duration::from_secs(wait),
         start_timeout: Duration::ZERO,
         park: false,
+        direct: false,
         priority: 0,
         max_attempts: 1,
         retry: None,

@@ -54,6 +54,7 @@ impl Locked {
                 reported,
                 error: run.error.clone(),
                 log_url: run.log_url.clone(),
+                released: None,
             })
         };
         let task = if self.task.is_some() { TaskChange::Drop } else { TaskChange::Keep };

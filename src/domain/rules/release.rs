@@ -24,7 +24,7 @@ pub enum Released {
 
 impl Locked {
     /// Takes back a claim that was not acknowledged: back to its place, with its clocks, or with a hold that begins
-    /// after `delay`; the start clock runs on through the delay. An acknowledged attempt ends like a lost lease, at once; `next` is the run's next attempt then.
+    /// after `delay`; the start clock runs on through the delay. A run that was handed over fails, for it never queues. An acknowledged attempt ends like a lost lease, at once; `next` is the run's next attempt then.
     ///
     /// # Errors
     /// As for a report: a wrong or old token changes nothing.
@@ -46,6 +46,11 @@ impl Locked {
             if claim.token != token || session_ended {
                 return Err(Refusal::ClaimExpired(self.attempt.id));
             }
+            if self.run.direct {
+                let cause = cause(reason);
+                let failed = self.not_delivered(claim, &cause, now).releasing(token);
+                return Ok(Released::Changed(Box::new(failed)));
+            }
             let hold = if delay.is_zero() { task.hold } else { Hold { from: now + delay, ..task.hold } };
             let released =
                 Some(transition::Released { session: claim.session.clone(), token, barred_until: now + BARRED_FOR });
@@ -55,9 +60,13 @@ impl Locked {
             return Ok(Released::Changed(Box::new(returned)));
         }
         self.holds_lease(token, session_ended)?;
-        let cause = reason.map_or_else(|| "released it".to_owned(), |reason| format!("released it: {reason}"));
-        Ok(Released::Changed(Box::new(self.lost(&cause, next, now))))
+        Ok(Released::Changed(Box::new(self.lost(&cause(reason), next, now))))
     }
+}
+
+/// What follows the worker's name.
+fn cause(reason: Option<&str>) -> String {
+    reason.map_or_else(|| "released it".to_owned(), |reason| format!("released it: {reason}"))
 }
 
 #[cfg(test)]
@@ -89,6 +98,16 @@ mod tests {
         let TaskChange::Return { hold, start: kept, .. } = returned.task() else { panic!("returns") };
         assert_eq!((hold.from, hold.wait), (at(65), Duration::from_secs(120)));
         assert_eq!(*kept, start);
+    }
+
+    #[test]
+    fn what_was_handed_over_fails() {
+        let mut direct = claimed(15);
+        direct.run.direct = true;
+        let Released::Changed(failed) = release(&direct, 1, 60).unwrap() else { panic!("changes") };
+        assert_eq!((failed.run().status, failed.task()), (Status::Failed, &TaskChange::Drop));
+        assert_eq!(failed.run().error.as_deref(), Some("worker w-b released it"));
+        assert_eq!(failed.attempt().ended().unwrap().released, Some(token(1)), "a repeat is known by it");
     }
 
     #[test]

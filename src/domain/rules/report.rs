@@ -89,6 +89,7 @@ impl Locked {
                 reported: Some(report.status),
                 error: report.error.clone(),
                 log_url: report.log_url.clone().or_else(|| self.run.log_url.clone()),
+                released: None,
             };
             if let Some(again) = self.replace(RetryOn::Failed, ended, next, now) {
                 return Ok(Reported::Changed(Box::new(again.leaving(report.left))));

@@ -1,7 +1,7 @@
 //! What time does: holds expire, claims lapse, leases are lost.
 
 use crate::domain::Timestamp;
-use crate::domain::attempt::{AttemptStatus, Locked};
+use crate::domain::attempt::{AttemptStatus, Claim, Locked};
 use crate::domain::event::EventType;
 use crate::domain::hold::Stretch;
 use crate::domain::retry::RetryOn;
@@ -51,16 +51,35 @@ impl Locked {
     }
 
     /// Returns a claim that was not acknowledged in time, or whose holder is gone: to its place, with its clocks and its
-    /// attempt number.
+    /// attempt number. A run that was handed over fails instead.
     #[must_use]
     pub fn lapse(&self, holder_gone: bool, amnesty_until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
         let task = self.task.as_ref()?;
         let claim = task.claim.as_ref()?;
         let amnesty = amnesty_until.is_some_and(|until| now < until);
         (holder_gone || (now >= claim.until && !amnesty)).then(|| {
+            if self.run.direct {
+                return self.not_delivered(claim, "did not take the run that was handed to it", now);
+            }
             let run = self.next(now, |_| ());
             let task = TaskChange::Return { hold: task.hold, start: task.start, released: None };
             Transition::new(run, AttemptChange::Keep, task, EventType::Updated, now)
+        })
+    }
+
+    /// The end of a run that was handed to a worker which did not take it, for a cause that follows the worker's name.
+    pub(super) fn not_delivered(&self, claim: &Claim, cause: &str, now: Timestamp) -> Transition {
+        let worker_id = claim.session.worker_id.clone();
+        self.end(now, Status::Failed, AttemptStatus::Failed, None, |run| {
+            run.error = Some(format!("worker {worker_id} {cause}"));
+            run.failure = Some(Failure {
+                reason: FailureReason::DeliveryFailed,
+                worker_selector: None,
+                worker_expressions: Vec::new(),
+                target_worker_id: None,
+                waited_seconds: None,
+                worker_id: Some(worker_id),
+            });
         })
     }
 
@@ -87,6 +106,7 @@ impl Locked {
             reported: None,
             error: self.run.worker_id.as_ref().map(|worker_id| format!("worker {worker_id} {cause}")),
             log_url: self.run.log_url.clone(),
+            released: None,
         };
         if let Some(again) = self.replace(RetryOn::LeaseLost, ended, next, now) {
             return again;
@@ -231,6 +251,19 @@ mod tests {
         assert!(claimed(15).lapse(true, None, at(1)).is_some(), "its session ended");
         assert_eq!(claimed(15).lapse(false, Some(at(20)), at(15)), None, "an amnesty is on");
         assert_eq!(queued().lapse(true, None, at(99)), None);
+    }
+
+    #[test]
+    fn what_was_handed_over_and_not_taken_fails() {
+        let mut direct = claimed(15);
+        direct.run.direct = true;
+        assert_eq!(direct.lapse(false, None, at(14)), None);
+        for gone in [false, true] {
+            let failed = direct.lapse(gone, None, at(15)).unwrap();
+            assert_eq!(failed.run().error.as_deref(), Some("worker w-b did not take the run that was handed to it"));
+            assert_eq!(failed.run().failure.as_ref().unwrap().reason, FailureReason::DeliveryFailed);
+            assert_eq!((failed.task(), failed.event()), (&TaskChange::Drop, EventType::Failed));
+        }
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub enum Code {
     NoAvailableWorker,
     /// A dispatch would not wait, and no healthy worker fits.
     NoMatchingWorker,
+    /// A dispatch was to be handed over, and no poll that fits is parked here.
+    NoParkedPoll,
     /// The session is not known or has ended.
     UnknownSession,
     /// The claim was not acknowledged in time.
@@ -103,6 +105,7 @@ impl Code {
         Self::UnsupportedMediaType,
         Self::NoAvailableWorker,
         Self::NoMatchingWorker,
+        Self::NoParkedPoll,
         Self::UnknownSession,
         Self::ClaimExpired,
         Self::LeaseLost,
@@ -151,6 +154,7 @@ impl Code {
             }
             Self::NoAvailableWorker => ("no-available-worker", StatusCode::CONFLICT, "No available worker", GiveUp),
             Self::NoMatchingWorker => ("no-matching-worker", StatusCode::CONFLICT, "No matching worker", GiveUp),
+            Self::NoParkedPoll => ("no-parked-poll", StatusCode::CONFLICT, "No parked poll", GiveUp),
             Self::UnknownSession => ("unknown-session", StatusCode::CONFLICT, "Unknown session", Register),
             Self::ClaimExpired => ("claim-expired", StatusCode::CONFLICT, "Claim expired", StopAttempt),
             Self::LeaseLost => ("lease-lost", StatusCode::CONFLICT, "Lease lost", StopAttempt),

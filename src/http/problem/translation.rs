@@ -52,6 +52,14 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
         Refusal::NoMatchingWorker(selector) => {
             Problem::new(Code::NoMatchingWorker, format!("no healthy worker matches the selector {selector}"))
         }
+        Refusal::NoParkedPoll(selector) => Problem::new(
+            Code::NoParkedPoll,
+            if selector.is_empty() {
+                "no poll with a free slot is parked here".to_owned()
+            } else {
+                format!("no poll of a worker with a free slot that matches the selector {selector} is parked here")
+            },
+        ),
         Refusal::RunExists(key) => Problem::new(
             Code::RunExists,
             format!("the run {key} exists already, dispatched with another request or under another idempotency key"),

@@ -10,7 +10,7 @@ use crate::coordinator::dispatch::{Payload, Request};
 use crate::domain::labels::{Labels, LabelsSchema, MAX_LABELS};
 use crate::domain::retry::{LONGEST_DELAY, Retry, RetryOn};
 use crate::domain::rules::dispatch::Dispatch;
-use crate::domain::run::Operation;
+use crate::domain::run::{Delivery, Operation};
 use crate::domain::selector::{Expression, MAX_TERMS, MAX_VALUES, Operator, Selector};
 use crate::http::extract::query::read as query;
 use crate::http::extract::{DispatchHeaders, Faults, Fields, FromFields, Reading, Settings, read};
@@ -75,6 +75,10 @@ pub struct DispatchRequest {
     /// its own. False when absent.
     #[schema(required = false)]
     pub park: bool,
+    /// `direct`: hand it to a poll that is parked at this replica right now, or refuse it; it never queues, and fails if its
+    /// worker does not acknowledge it. `queue` when absent.
+    #[schema(nullable = false)]
+    pub delivery: Option<Delivery>,
     /// Higher goes first; ties by age. 0 when absent.
     #[schema(required = false, minimum = -100, maximum = 100)]
     pub priority: i16,
@@ -131,11 +135,22 @@ impl FromFields for DispatchRequest {
         let start_timeout_seconds =
             fields.optional("start_timeout_seconds", read::seconds(Duration::ZERO, LONGEST_START));
         let park = fields.or("park", false, read::boolean);
+        let delivery = fields.optional("delivery", |json| {
+            Delivery::from_word(&read::text(json)?).ok_or_else(|| "must be one of queue, direct".into())
+        });
         let priority = fields.or("priority", 0, read::integer(-100, 100));
         let max_attempts = fields.or("max_attempts", 1, read::integer(1, MAX_ATTEMPTS));
         let retry = fields.optional("retry", retry);
         let not_before = fields.optional("not_before", time);
         parked_until(fields, park, not_before);
+        if delivery == Some(Delivery::Direct) {
+            if park == Some(true) {
+                fields.fault("delivery", "is not for a parked run");
+            }
+            if not_before.is_some() {
+                fields.fault("not_before", "is not for a run that is handed over right now");
+            }
+        }
         let definition = fields.optional("definition", read::text_up_to(MAX_DEFINITION_BYTES));
         let params = fields.optional("params", read::any);
         let context = fields.optional("context", read::any);
@@ -156,6 +171,7 @@ impl FromFields for DispatchRequest {
             worker_wait_timeout_seconds,
             start_timeout_seconds,
             park: park?,
+            delivery,
             priority: priority?,
             max_attempts: max_attempts?,
             retry,
@@ -186,6 +202,7 @@ impl DispatchRequest {
                 wait: self.worker_wait_timeout_seconds.unwrap_or(settings.worker_wait_timeout),
                 start_timeout: self.start_timeout_seconds.unwrap_or(settings.start_timeout),
                 park: self.park,
+                direct: self.delivery == Some(Delivery::Direct),
                 priority: self.priority,
                 max_attempts: self.max_attempts,
                 retry: self.retry,
@@ -232,6 +249,7 @@ impl DispatchRequest {
             wait_micros: self.worker_wait_timeout_seconds.map(|wait| wait.as_micros()),
             start_timeout_micros: self.start_timeout_seconds.map(|timeout| timeout.as_micros()),
             park: self.park.then_some(true),
+            delivery: self.delivery.filter(|delivery| *delivery != Delivery::Queue),
             priority: self.priority,
             max_attempts: (self.max_attempts != 1).then_some(self.max_attempts),
             retry: self.retry.as_ref(),
@@ -272,6 +290,8 @@ struct Canonical<'a> {
     start_timeout_micros: Option<u128>,
     #[serde(skip_serializing_if = "Option::is_none")]
     park: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivery: Option<Delivery>,
     priority: i16,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<i32>,

@@ -65,7 +65,8 @@ fn a_null_reads_as_absent() {
 fn all_faults_are_told_together() {
     let body = r#"{
         "run_id": "a b", "operation": "restart", "root": {"dag_name": "x"}, "worker_selector": {"zone": "b\n", "n": 1},
-        "worker_wait_timeout_seconds": -1, "priority": 101, "definition": {}, "labels": [], "park": 1, "delivery": "direct"
+        "worker_wait_timeout_seconds": -1, "priority": 101, "definition": {}, "labels": [], "park": 1, "delivery": "soon",
+        "deliver": true
     }"#;
     let pointers: Vec<String> = faults(body).into_iter().map(|(pointer, _)| pointer).collect();
     let expected = [
@@ -77,10 +78,11 @@ fn all_faults_are_told_together() {
         "/worker_selector/zone",
         "/worker_wait_timeout_seconds",
         "/park",
+        "/delivery",
         "/priority",
         "/definition",
         "/labels",
-        "/delivery",
+        "/deliver",
     ];
     assert_eq!(pointers, expected);
 }
@@ -173,6 +175,7 @@ fn every_field_is_part_of_the_digest() {
         r#"{"dag_name": "etl", "start_timeout_seconds": 120}"#,
         r#"{"dag_name": "etl", "start_timeout_seconds": 0}"#,
         r#"{"dag_name": "etl", "park": true}"#,
+        r#"{"dag_name": "etl", "delivery": "direct"}"#,
         r#"{"dag_name": "etl", "priority": 1}"#,
         r#"{"dag_name": "etl", "definition": "1"}"#,
         r#"{"dag_name": "etl", "params": "1"}"#,
