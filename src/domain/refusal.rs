@@ -67,13 +67,6 @@ pub enum Refusal {
         /// The first that is kept.
         first: i64,
     },
-    /// There is no such position: the feed is another one than the reader knew, as after a restore from a backup.
-    PositionUnknown {
-        /// What was asked for.
-        after: i64,
-        /// The last position there is.
-        last: i64,
-    },
     /// The run, or the attempt named, has come to its end.
     RunFinished(Status),
     /// A run whose parent has ended, or is to be cancelled, is not begun any more.

@@ -123,13 +123,6 @@ fn refused(refusal: Refusal, verb: Verb) -> Problem {
                 first - 1
             ),
         ),
-        Refusal::PositionUnknown { after, last } => Problem::new(
-            Code::PositionExpired,
-            format!(
-                "there is no position {after}; the last one is {last}, so this is not the feed that it was read from, but \
-                 perhaps one restored from a backup: read the runs anew, then go on after position {last}"
-            ),
-        ),
         Refusal::ParentFinished { parent, status } => Problem::new(
             Code::ParentFinished,
             if status.is_terminal() {
