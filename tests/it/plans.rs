@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
+use roadstead::ids::{NamespaceId, SelectorNo};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -185,7 +186,7 @@ const CLAIM: Cases = &[
     ("store::save::tasks (drop)", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::situation::read", "1, '{1}'"),
     ("store::situation::read_all", "1, '{1,2}', '{1}', '{1,1}', '{0,1}'"),
-    ("store::intern::label_sets_for", "1, '{1,2}', '{0,0}', 1"),
+    ("store::intern::label_sets_for (by number)", "1, '{1,2}', '{0,0}', 1"),
     ("store::session::used_slots", "1, '{w}', '{s}'"),
     ("store::worker::to_cancel", "1, 'w', 's'"),
     ("store::worker::news", "1, 'w', 's'"),
@@ -293,6 +294,87 @@ async fn a_sweep_costs_the_same_however_many_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sweep_costs_the_same_however_many_wait_behind_busy_workers() {
     with_waiting("3 hours", "2 minutes", true, SWEEP_BEHIND_BUSY).await;
+}
+
+/// Selectors, `n` of them, and two more: one that the label set may fit by its term, and one that has expressions only, which
+/// is a candidate for every label set. Who knows none finds them by the index on terms, whatever else there is; who knows
+/// all but the last reads that one, however many others fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_selectors_of_a_label_set_cost_the_same_to_find_however_many_there_are() {
+    let mut read = Vec::new();
+    for n in [FEW, MANY] {
+        let mut all = Vec::new();
+        for (path, crowd, known) in [("by terms", "'zone=x' || i", 0), ("by number", "'zone=b'", n + 1)] {
+            with(async |t| {
+                for statement in [
+                    "INSERT INTO selector (namespace_id, selector_no, digest, canonical, terms)
+                     SELECT 1, i, decode(md5(i::text), 'hex'), '{\"target\":\"w\"}', ARRAY[CROWD] FROM generate_series(1, N) i",
+                    "INSERT INTO selector (namespace_id, selector_no, digest, canonical, terms) VALUES
+                        (1, N + 1, '\\x01', '{\"equal\":{\"zone\":\"b\"}}', '{zone=b}'),
+                        (1, N + 2, '\\x02', '{\"expressions\":[{\"key\":\"cores\",\"operator\":\"exists\"}]}', '{}')",
+                    "UPDATE namespace SET last_selector_no = N + 2",
+                    "VACUUM ANALYZE",
+                ] {
+                    let statement = statement.replace("CROWD", crowd).replace("(1, N)", &format!("(1, {n})"));
+                    let statement = statement.replace("N + ", &format!("{n} + "));
+                    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&t.pool).await.unwrap();
+                }
+                let terms = ["cores=8".to_owned(), "zone=b".to_owned()];
+                let mut conn = t.pool.acquire().await.unwrap();
+                let found = roadstead::store::intern::selectors_within(&mut conn, NamespaceId(1), &terms, known).await;
+                let (last, found) = found.unwrap();
+                let mut found: Vec<i64> = found.into_iter().map(|(no, _)| no.0).collect();
+                found.sort_unstable();
+                assert_eq!((last, found), (n + 2, (n + 1..=n + 2).filter(|no| *no > known).collect()));
+                let arguments = format!("1, '{{cores=8,zone=b}}', {known}, {}", n + 2);
+                all.extend(measure(t, &[(&format!("store::intern::selectors_within ({path})"), &arguments)]).await);
+            })
+            .await;
+        }
+        read.push(all);
+    }
+    assert_flat(&read[0], &read[1]);
+}
+
+/// The other way round: label sets, `n` of them, and the last one that a selector with expressions only, one with a term and
+/// the empty one have not met yet; and one with a term that has met none.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_label_sets_for_a_selector_cost_the_same_to_find_however_many_there_are() {
+    let mut read = Vec::new();
+    for n in [FEW, MANY] {
+        with(async |t| {
+            for statement in [
+                "INSERT INTO selector (namespace_id, selector_no, digest, canonical, terms) VALUES
+                    (1, 1, '\\x01', '{\"expressions\":[{\"key\":\"cores\",\"operator\":\"exists\"}]}', '{}'),
+                    (1, 2, '\\x02', '{\"equal\":{\"zone\":\"b\"}}', '{zone=b}'), (1, 3, '\\x03', '{}', '{}')",
+                "INSERT INTO label_set (namespace_id, label_set_no, digest, canonical, terms)
+                 SELECT 1, i, decode(md5(i::text), 'hex'), '{\"worker_id\":\"w\"}', ARRAY['zone=x' || i] FROM generate_series(1, N) i",
+                "INSERT INTO label_set (namespace_id, label_set_no, digest, canonical, terms) VALUES
+                    (1, N + 1, '\\x01', '{\"labels\":{\"zone\":\"b\"},\"worker_id\":\"w\"}', '{zone=b}')",
+                "UPDATE namespace SET last_selector_no = 3, last_label_set_no = N + 1",
+                "VACUUM ANALYZE",
+            ] {
+                let statement = statement.replace("(1, N)", &format!("(1, {n})")).replace("N + ", &format!("{n} + "));
+                sqlx::raw_sql(AssertSqlSafe(statement)).execute(&t.pool).await.unwrap();
+            }
+            let known = [(SelectorNo(1), n), (SelectorNo(2), n), (SelectorNo(3), n), (SelectorNo(2), 0)];
+            let mut conn = t.pool.acquire().await.unwrap();
+            let found = roadstead::store::intern::label_sets_for(&mut conn, NamespaceId(1), &known).await;
+            let (last, found) = found.unwrap();
+            let mut found: Vec<(i64, i64)> = found.into_iter().map(|(selector, set, _)| (selector.0, set.0)).collect();
+            found.sort_unstable();
+            assert_eq!((last, found), (n + 1, [1, 2, 2, 3].map(|selector| (selector, n + 1)).into()));
+            let one_more = format!("1, '{{1,2,3}}', '{{{n},{n},{n}}}', {}", n + 1);
+            let first = format!("1, '{{2}}', '{{0}}', {}", n + 1);
+            let cases = [
+                ("store::intern::label_sets_for (by number)", one_more.as_str()),
+                ("store::intern::label_sets_for (by terms)", first.as_str()),
+            ];
+            read.push(measure(t, &cases).await);
+        })
+        .await;
+    }
+    assert_flat(&read[0], &read[1]);
 }
 
 /// Runs that have all been through: `n` of them, one a microsecond, a tenth each queued and running, the rest succeeded,
