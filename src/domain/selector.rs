@@ -61,7 +61,7 @@ impl Selector {
     }
 
     /// Whether a worker with this label set may take what asks for this: all terms hold, the target is this worker,
-    /// and every key that the worker keeps exclusive is mentioned, by whatever term.
+    /// and every key that the worker keeps exclusive is mentioned.
     #[must_use]
     pub fn fits(&self, offer: &LabelSet) -> bool {
         self.equal.iter().all(|(key, value)| offer.labels.get(key) == Some(value))
@@ -70,8 +70,10 @@ impl Selector {
             && offer.exclusive.iter().all(|key| self.mentions(key))
     }
 
+    /// Whether it wants a worker with this label. Who says what a label must not be would be content without it, and is
+    /// not to open a pool that is kept for those who need it.
     fn mentions(&self, key: &str) -> bool {
-        self.equal.contains_key(key) || self.expressions.iter().any(|expression| expression.key == key)
+        self.equal.contains_key(key) || self.expressions.iter().any(|expression| expression.wants(key))
     }
 
     /// Whether it asks for nothing in particular.
@@ -189,15 +191,18 @@ mod tests {
         assert_eq!(one.size(), 2);
     }
 
-    /// Whoever writes a key into a selector has it in mind, whatever is asked of it.
+    /// One that is content without the label does not mention it.
     #[test]
     fn an_expression_mentions_its_key() {
         let mut pool = offer(&[("gpu", "a100")]);
         pool.exclusive.insert("gpu".into());
         let with =
             |operator, values: &[&str]| Selector::new(Labels::new(), vec![expression("gpu", operator, values)], None);
-        assert!(with(Operator::Exists, &[]).fits(&pool) && with(Operator::NotIn, &["h100"]).fits(&pool));
-        assert!(!with(Operator::DoesNotExist, &[]).fits(&pool), "it has one");
+        assert!(with(Operator::Exists, &[]).fits(&pool) && with(Operator::In, &["a100"]).fits(&pool));
+        assert!(!with(Operator::NotIn, &["h100"]).fits(&pool));
+        pool.labels.clear();
+        assert!(!with(Operator::DoesNotExist, &[]).fits(&pool));
+        pool.labels.insert("gpu".into(), "a100".into());
         assert!(!selector(&[]).fits(&pool));
     }
 
@@ -228,7 +233,10 @@ mod tests {
                 match (wanted.get(key), labels.get(key)) {
                     (Some(value), Some(offered)) if value == offered => {}
                     (Some(_), _) => brute = false,
-                    (None, _) if exclusive.contains(key) => brute &= asked.iter().any(|asked| asked.key == key),
+                    (None, _) if exclusive.contains(key) => {
+                        let negative = ["not_in", "does_not_exist"];
+                        brute &= asked.iter().any(|it| it.key == key && !negative.contains(&it.operator.as_str()));
+                    }
                     (None, _) => {}
                 }
             }

@@ -366,6 +366,9 @@ impl Island {
         for (run, task) in due.into_iter().zip(given) {
             let token = task["token"].as_str().unwrap().to_owned();
             let run = &mut self.runs[run];
+            if run.attempt_id.is_empty() {
+                task["attempt_id"].as_str().unwrap().clone_into(&mut run.attempt_id);
+            }
             assert_eq!((&task["attempt_id"], &task["attempt_number"]), (&json!(run.attempt_id), &json!(run.number)));
             run.tokens.push(Given {
                 attempt_id: run.attempt_id.clone(),
@@ -497,7 +500,9 @@ impl Island {
         let (run, verb) = (self.below(self.runs.len()), ["retry", "resume"][self.below(2)]);
         let client = self.client();
         let path = format!("/v1/dags/dag/runs/{}/{verb}", self.name(run));
-        let reply = client.post(&path, &json!({"after_attempt_id": self.runs[run].attempt_id})).await;
+        let after = Some(self.runs[run].attempt_id.as_str()).filter(|id| !id.is_empty());
+        let after = after.unwrap_or("00000000-0000-0000-0000-000000000000");
+        let reply = client.post(&path, &json!({"after_attempt_id": after})).await;
         self.log.push(format!("{verb} r{run}: {}", reply.status));
         let status = self.runs[run].status;
         let good = if verb == "retry" { terminal(status) } else { status == "waiting" };

@@ -95,6 +95,11 @@ impl Expression {
         }
     }
 
+    /// Whether it holds only of a worker that has this label.
+    pub(super) fn wants(&self, key: &str) -> bool {
+        self.key == key && !matches!(self.operator, Operator::NotIn | Operator::DoesNotExist)
+    }
+
     fn compares(&self, label: Option<&String>, holds: impl Fn(Ordering) -> bool) -> bool {
         let (Some(label), Some(value)) = (label.and_then(|label| Number::parse(label)), self.number()) else {
             return false;

@@ -26,7 +26,8 @@ pub struct RegisterRequest {
     /// What it offers; at most 64.
     #[schema(value_type = LabelsSchema, required = false, example = json!({"zone": "b"}))]
     pub labels: Labels,
-    /// Keys that a run's selector must mention, else this worker is no match for it.
+    /// Keys that a run's selector must mention, else this worker is no match for it; `not_in` and `does_not_exist` do not
+    /// mention theirs.
     #[schema(required = false, example = json!(["gpu"]))]
     pub exclusive: BTreeSet<String>,
     /// How many tasks it may have at a time; 1 when absent.
