@@ -553,11 +553,27 @@ fn apart(islands: &[Island], standing: &Standing) -> BTreeSet<(usize, usize)> {
     apart
 }
 
+/// Whether the workers with a session that lives are those that the model has. Until a sweep has ended a silent one, a sign of
+/// life revives it.
+async fn same_sessions(t: &Test, islands: &[Island]) -> bool {
+    let alive: Vec<String> = sqlx::query_scalar("SELECT worker_id FROM worker_session WHERE ended_at IS NULL")
+        .fetch_all(&t.pool)
+        .await
+        .unwrap();
+    let alive: BTreeSet<String> = alive.into_iter().collect();
+    islands.iter().all(|island| {
+        (0..2).all(|worker| {
+            let seen = &island.workers[worker];
+            alive.contains(&island.worker_name(worker)) == !(seen.sessions.is_empty() || seen.ended)
+        })
+    })
+}
+
 /// Waits until all stand as the model says; what time ends, either replica's sweep ends when it comes to it.
 async fn agree(t: &Test, islands: &mut [Island]) {
     let mut found = standing(t).await;
     for _ in 0..1_000 {
-        if apart(islands, &found).is_empty() {
+        if apart(islands, &found).is_empty() && same_sessions(t, islands).await {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -568,6 +584,7 @@ async fn agree(t: &Test, islands: &mut [Island]) {
         let (is, must) = (&found[&island.name(*run)], island.stands(*run));
         panic!("r{run} stands at {is:?} and not at {must:?}\n{}", island.story());
     }
+    assert!(same_sessions(t, islands).await, "the model has other sessions");
     for island in islands {
         for run in 0..island.runs.len() {
             let name = island.name(run);
