@@ -564,7 +564,7 @@ async fn same_sessions(t: &Test, islands: &[Island]) -> bool {
     islands.iter().all(|island| {
         (0..2).all(|worker| {
             let seen = &island.workers[worker];
-            alive.contains(&island.worker_name(worker)) == !(seen.sessions.is_empty() || seen.ended)
+            alive.contains(&island.worker_name(worker)) != (seen.sessions.is_empty() || seen.ended)
         })
     })
 }
