@@ -44,6 +44,7 @@ mod holder;
 mod namespaces;
 mod neglect;
 mod record;
+mod settle;
 mod signs;
 mod watch;
 

@@ -16,7 +16,7 @@ use crate::domain::Timestamp;
 use crate::domain::attempt::Locked;
 use crate::domain::session::EndReason;
 use crate::domain::transition::Transition;
-use crate::ids::{AttemptId, NamespaceId, SessionKey, new_uuid};
+use crate::ids::{AttemptId, NamespaceId};
 use crate::store::{self, Db};
 
 /// What a sweeper remembers from pass to pass, by namespace.
@@ -107,62 +107,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Returns what sessions that have ended still hold, and loses what they ran.
-    async fn settle_all(&self, namespace: NamespaceId) -> Result<(usize, usize), Fault> {
-        let holders = {
-            let mut conn = self.0.db.conn().await?;
-            store::sweep::ended_holders(&mut conn, namespace).await?
-        };
-        let (mut returned, mut lost) = (0, 0);
-        for session in holders {
-            let done = self.settle_session(namespace, &session).await?;
-            returned += done.0;
-            lost += done.1;
-        }
-        Ok((returned, lost))
-    }
-
-    /// Settles what an ended session held, at once; the sweep makes up for a failure.
-    pub(super) async fn settle(&self, namespace: NamespaceId, session: &SessionKey) {
-        if let Err(error) = self.settle_session(namespace, session).await {
-            tracing::warn!(worker = %session.worker_id, %error, "what an ended session held is left to the sweep");
-            self.sweep_soon();
-        }
-    }
-
-    async fn settle_session(&self, namespace: NamespaceId, session: &SessionKey) -> Result<(usize, usize), Fault> {
-        let (claims, running) = {
-            let mut conn = self.0.db.conn().await?;
-            store::sweep::held_by(&mut conn, namespace, session).await?
-        };
-        let returned = self.return_claims(namespace, &claims).await?;
-        let mut lost = 0;
-        for attempt_id in running {
-            match self.lose(namespace, attempt_id).await {
-                Ok(changed) => lost += usize::from(changed),
-                Err(error) => {
-                    tracing::warn!(attempt = %attempt_id, %error, "an attempt could not be ended; left to the next pass");
-                }
-            }
-        }
-        Ok((returned, lost))
-    }
-
-    /// Ends a running attempt whose session has ended.
-    async fn lose(&self, namespace: NamespaceId, attempt_id: AttemptId) -> Result<bool, Fault> {
-        let mut held = self.lock_held(namespace, attempt_id).await?;
-        let Some(transition) = held.locked.lose(held.session_ended(), AttemptId(new_uuid()), held.now) else {
-            return Ok(false);
-        };
-        let recorded = self.record(&mut held.tx, namespace, std::slice::from_ref(&transition)).await?;
-        Db::commit(held.tx).await?;
-        tracing::info!(run = %transition.run().key, attempt = %attempt_id, status = %transition.run().status, "lost");
-        self.announce(namespace, recorded).await;
-        Ok(true)
-    }
-
     /// Returns those of these claims whose session has ended. One may have returned already, and be another's by now.
-    async fn return_claims(&self, namespace: NamespaceId, ids: &[AttemptId]) -> Result<usize, Fault> {
+    pub(super) async fn return_claims(&self, namespace: NamespaceId, ids: &[AttemptId]) -> Result<usize, Fault> {
         let judge = |locked: &Locked, ended: bool, now| if ended { locked.lapse(true, None, now) } else { None };
         self.move_tasks(namespace, ids, &judge).await
     }

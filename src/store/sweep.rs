@@ -8,7 +8,7 @@ use super::rows;
 use crate::domain::Timestamp;
 use crate::domain::hold::Stretch;
 use crate::domain::start::StartClock;
-use crate::ids::{AttemptId, NamespaceId, SelectorNo, SessionKey};
+use crate::ids::{AttemptId, NamespaceId, RunKey, SelectorNo, SessionKey};
 
 /// How many rows one statement of the sweep takes on.
 pub const BATCH: usize = 500;
@@ -295,7 +295,7 @@ pub async fn held_by(
     conn: &mut PgConnection,
     namespace: NamespaceId,
     session: &SessionKey,
-) -> Result<(Vec<AttemptId>, Vec<AttemptId>)> {
+) -> Result<(Vec<AttemptId>, Vec<(AttemptId, RunKey)>)> {
     let claims = sqlx::query_scalar!(
         r#"/* store::sweep::held_by (claims) */
         SELECT attempt_id FROM task
@@ -306,9 +306,9 @@ pub async fn held_by(
     )
     .fetch_all(&mut *conn)
     .await?;
-    let running = sqlx::query_scalar!(
+    let running = sqlx::query!(
         r#"/* store::sweep::held_by (running) */
-        SELECT attempt_id FROM attempt
+        SELECT attempt_id, dag_name, run_id FROM attempt
         WHERE namespace_id = $1 AND worker_id = $2 AND session_id = $3 AND status = 'running'"#,
         namespace.0,
         session.worker_id.as_str(),
@@ -316,7 +316,8 @@ pub async fn held_by(
     )
     .fetch_all(conn)
     .await?;
-    Ok((claims.into_iter().map(AttemptId).collect(), running.into_iter().map(AttemptId).collect()))
+    let running = running.into_iter().map(|row| Ok((AttemptId(row.attempt_id), rows::key(row.dag_name, row.run_id)?)));
+    Ok((claims.into_iter().map(AttemptId).collect(), running.collect::<Result<_>>()?))
 }
 
 /// Drops tasks among these whose run no longer exists, and answers how many: there is nobody left to tell.
