@@ -4,7 +4,7 @@ use crate::domain::refusal::Refusal;
 use crate::store;
 
 /// A verb's error. HTTP translates it in one exhaustive match.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The state of things forbids it.
     #[error("refused: {0:?}")]

@@ -45,6 +45,7 @@ mod namespaces;
 mod neglect;
 mod record;
 mod settle;
+mod shared;
 mod signs;
 mod watch;
 
@@ -90,6 +91,7 @@ struct Parts {
     watch: watch::Watch,
     feeds: feed::Feeds,
     alarm: alarm::Alarm,
+    beats: shared::Queue<Arc<heartbeat::Saying>>,
     suspects: Mutex<HashSet<(NamespaceId, SelectorNo)>>,
     stamped: Mutex<HashMap<NamespaceId, Instant>>,
     tasks: TaskTracker,
@@ -109,6 +111,7 @@ impl Coordinator {
             watch: watch::Watch::default(),
             feeds: feed::Feeds::default(),
             alarm: alarm::Alarm::default(),
+            beats: shared::Queue::default(),
             suspects: Mutex::default(),
             stamped: Mutex::default(),
             tasks: TaskTracker::new(),

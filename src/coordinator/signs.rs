@@ -8,14 +8,14 @@ use crate::domain::Timestamp;
 use crate::domain::refusal::Refusal;
 use crate::domain::session::{EndReason, Session};
 use crate::ids::{NamespaceId, SessionKey};
-use crate::store;
+use crate::store::signs::Wait;
+use crate::store::{self, Conn};
 
 impl Coordinator {
     /// Takes a sign of life from a call that names its session, and answers with the session.
     pub(super) async fn alive(&self, namespace: NamespaceId, session: &SessionKey) -> Result<Session, Fault> {
         let mut conn = self.0.db.conn().await?;
-        let touched = store::signs::touch(&mut conn, namespace, std::slice::from_ref(session)).await?;
-        if let Some(touched) = touched.into_iter().next() {
+        if let Some(touched) = touch_one(&mut conn, namespace, session).await? {
             return Ok(touched);
         }
         let ended = store::session::end_reason(&mut conn, namespace, session).await?.flatten();
@@ -34,15 +34,15 @@ impl Coordinator {
     ) -> Result<(Timestamp, Duration), Fault> {
         if now >= lease.until - lease.ttl + store::signs::WRITTEN_EVERY {
             let mut conn = self.0.db.conn().await?;
-            let touched = store::signs::touch(&mut conn, namespace, std::slice::from_ref(session)).await?;
-            if let Some(touched) = touched.first() {
+            if let Some(touched) = touch_one(&mut conn, namespace, session).await? {
                 return Ok((touched.lease_until(), touched.lease_ttl));
             }
         }
         Ok((lease.until, lease.ttl))
     }
 
-    /// Takes a sign of life from every session that has a poll parked here.
+    /// Takes a sign of life from every session that has a poll parked here. One that somebody has locked is left to the
+    /// next round.
     ///
     /// # Errors
     /// Of the database; the next round makes up for it.
@@ -50,7 +50,8 @@ impl Coordinator {
         for (namespace, sessions) in self.parked_sessions() {
             let mut conn = self.0.db.conn().await.map_err(Fault::from)?;
             for some in sessions.chunks(500) {
-                store::signs::touch(&mut conn, namespace, some).await.map_err(Fault::from)?;
+                let found = store::signs::recent(&mut conn, namespace, some).await.map_err(Fault::from)?;
+                store::signs::touch(&mut conn, namespace, found, Wait::ForNobody).await.map_err(Fault::from)?;
             }
         }
         Ok(())
@@ -92,4 +93,10 @@ impl Coordinator {
         }
         parked
     }
+}
+
+/// Takes a sign of life of one session, and waits for it; none if it has ended, or never was.
+async fn touch_one(conn: &mut Conn, namespace: NamespaceId, session: &SessionKey) -> store::Result<Option<Session>> {
+    let found = store::signs::recent(conn, namespace, std::slice::from_ref(session)).await?;
+    Ok(store::signs::touch(conn, namespace, found, Wait::ForIt).await?.into_iter().next())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::{Connection as _, PgConnection};
 
 use super::error::Result;
+use super::rows;
 use super::session::{SessionRow, columns};
 use crate::domain::Timestamp;
 use crate::domain::session::Session;
@@ -14,8 +15,17 @@ use crate::ids::{NamespaceId, SessionKey};
 /// if that is less. Counted by the database's clock from what is in its row, so that it holds for all replicas together.
 pub const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 
-/// Takes a sign of life of each of these sessions that has not ended, and answers with what it found. Not in a
-/// transaction.
+/// Whether to wait for who has locked a session's row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Yes: there is one to be spoken for.
+    ForIt,
+    /// No: it is left out, since the others are not to wait for it.
+    ForNobody,
+}
+
+/// Takes a sign of life of each of these sessions, as [`recent`] found them a moment ago, that has not ended, and answers
+/// with what it found. Not in a transaction.
 ///
 /// A presence that was over is closed where it ended and another is opened, as [`Session::beat`] does for a session that
 /// changes its offer. The rows are locked by a statement of their own, in key order: one that locks and writes has the
@@ -23,22 +33,38 @@ pub const WRITTEN_EVERY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Of the database.
-pub async fn touch(conn: &mut PgConnection, namespace: NamespaceId, keys: &[SessionKey]) -> Result<Vec<Session>> {
-    let found = recent(conn, namespace, keys).await?;
+pub async fn touch(
+    conn: &mut PgConnection,
+    namespace: NamespaceId,
+    found: Vec<(Session, Timestamp)>,
+    wait: Wait,
+) -> Result<Vec<Session>> {
     let written =
         |(session, now): &(Session, Timestamp)| *now < session.last_seen + WRITTEN_EVERY.min(session.stale_after / 20);
-    if found.iter().all(written) {
-        return Ok(found.into_iter().map(|(session, _)| session).collect());
+    let (lately, due): (Vec<_>, Vec<_>) = found.into_iter().partition(written);
+    let due: Vec<SessionKey> = due.into_iter().map(|(session, _)| session.key).collect();
+    let mut touched: Vec<Session> = lately.into_iter().map(|(session, _)| session).collect();
+    if due.is_empty() {
+        return Ok(touched);
     }
     let mut tx = conn.begin().await?;
-    lock(&mut tx, namespace, keys).await?;
-    let touched = write(&mut tx, namespace, keys).await?;
+    let locked = match wait {
+        Wait::ForIt => {
+            lock(&mut tx, namespace, &due).await?;
+            due
+        }
+        Wait::ForNobody => lock_free(&mut tx, namespace, &due).await?,
+    };
+    touched.extend(write(&mut tx, namespace, &locked).await?);
     tx.commit().await?;
     Ok(touched)
 }
 
 /// These sessions as they stand, with the time; those that have ended, or never were, are left out.
-async fn recent(
+///
+/// # Errors
+/// Of the database.
+pub async fn recent(
     conn: &mut PgConnection,
     namespace: NamespaceId,
     keys: &[SessionKey],
@@ -80,6 +106,26 @@ async fn lock(conn: &mut PgConnection, namespace: NamespaceId, keys: &[SessionKe
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// Locks those that nobody has locked, and answers which they are.
+async fn lock_free(conn: &mut PgConnection, namespace: NamespaceId, keys: &[SessionKey]) -> Result<Vec<SessionKey>> {
+    let (workers, sessions) = columns(keys);
+    let locked = sqlx::query!(
+        r#"/* store::signs::lock_free */
+        SELECT s.worker_id, s.session_id FROM worker_session s
+        JOIN unnest($2::text[], $3::text[]) AS k(worker_id, session_id)
+          ON s.worker_id = k.worker_id AND s.session_id = k.session_id
+        WHERE s.namespace_id = $1 AND s.ended_at IS NULL
+        ORDER BY s.worker_id, s.session_id
+        FOR NO KEY UPDATE OF s SKIP LOCKED"#,
+        namespace.0,
+        &workers,
+        &sessions,
+    )
+    .fetch_all(conn)
+    .await?;
+    locked.into_iter().map(|row| rows::session(row.worker_id, row.session_id)).collect()
 }
 
 /// Writes the signs of sessions that are locked.

@@ -113,30 +113,6 @@ pub async fn views(
     Ok(views)
 }
 
-/// The attempts a session runs whose cancel was asked for.
-///
-/// # Errors
-/// Of the database.
-pub async fn to_cancel(
-    conn: &mut PgConnection,
-    namespace: NamespaceId,
-    session: &SessionKey,
-) -> Result<Vec<AttemptId>> {
-    let ids = sqlx::query_scalar!(
-        r#"/* store::worker::to_cancel */
-        SELECT a.attempt_id FROM attempt a
-        JOIN run r ON r.namespace_id = a.namespace_id AND r.dag_name = a.dag_name AND r.run_id = a.run_id
-        WHERE a.namespace_id = $1 AND a.worker_id = $2 AND a.session_id = $3 AND a.status = 'running'
-          AND r.cancel_requested_at IS NOT NULL"#,
-        namespace.0,
-        session.worker_id.as_str(),
-        session.session_id.as_str(),
-    )
-    .fetch_all(conn)
-    .await?;
-    Ok(ids.into_iter().map(AttemptId).collect())
-}
-
 /// What a session should hear when it asks for tasks.
 #[derive(Debug, Clone)]
 pub struct News {
@@ -173,40 +149,6 @@ pub async fn news(conn: &mut PgConnection, namespace: NamespaceId, session: &Ses
         Ok(News { ended, drain: row.drain, cancel: row.cancel.into_iter().map(AttemptId).collect() })
     })
     .transpose()
-}
-
-/// Those of these attempts, each with the digest of a token, that this session does not run under that token.
-///
-/// # Errors
-/// Of the database.
-pub async fn not_held(
-    conn: &mut PgConnection,
-    namespace: NamespaceId,
-    session: &SessionKey,
-    named: &[(AttemptId, crate::ids::Digest)],
-) -> Result<Vec<AttemptId>> {
-    let ids: Vec<sqlx::types::Uuid> = named.iter().map(|(id, _)| id.0).collect();
-    let digests: Vec<Vec<u8>> = named.iter().map(|(_, digest)| digest.0.to_vec()).collect();
-    let lost = sqlx::query_scalar!(
-        r#"/* store::worker::not_held */
-        SELECT n.attempt_id AS "attempt_id!" FROM unnest($4::uuid[], $5::bytea[]) AS n(attempt_id, token_digest)
-        WHERE NOT EXISTS (
-            SELECT FROM attempt a
-            WHERE a.namespace_id = $1 AND a.attempt_id = n.attempt_id AND a.token_digest = n.token_digest
-              AND a.worker_id = $2 AND a.session_id = $3 AND a.status = 'running')
-          AND NOT EXISTS (
-            SELECT FROM task t
-            WHERE t.namespace_id = $1 AND t.attempt_id = n.attempt_id AND t.token_digest = n.token_digest
-              AND t.worker_id = $2 AND t.session_id = $3)"#,
-        namespace.0,
-        session.worker_id.as_str(),
-        session.session_id.as_str(),
-        &ids,
-        &digests,
-    )
-    .fetch_all(conn)
-    .await?;
-    Ok(lost.into_iter().map(AttemptId).collect())
 }
 
 /// Locks a worker, making it if it is new, names its latest session, and answers whether an operator drains it. First in

@@ -10,7 +10,8 @@ use crate::harness::program::run;
 async fn every_scenario_gives_its_figures() {
     let temporary = Folder::new();
     let env = [("TMPDIR", temporary.path().to_str().unwrap())];
-    let ran = run(&["bench", "--quick", "--rounds", "1", "--json"], &env).await;
+    let all = ["handover", "expiry", "feed", "settle", "parked", "crowd", "fleet"];
+    let ran = run(&[&["bench", "--quick", "--rounds", "1", "--json"], &all[..]].concat(), &env).await;
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(
@@ -37,8 +38,10 @@ async fn every_scenario_gives_its_figures() {
         ("handover", 6, 4, beside(6)),
         ("expiry", 6, 3, 0),
         ("feed", 4, 1, beside(2)),
+        ("settle", 4, 2, beside(2)),
         ("parked", 6, 3, 0),
         ("crowd", 11, 2, beside(2)),
+        ("fleet", 8, 3, 0),
     ];
     assert_eq!(found, expected, "{report:#}");
     assert!(found_number(&report, "crowd", "connections") > 0.0 && found_number(&report, "parked", "polls") > 0.0);

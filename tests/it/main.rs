@@ -46,6 +46,7 @@ mod reads;
 mod redispatch;
 mod seed;
 mod selectors;
+mod shared;
 mod stale;
 mod start_clock;
 mod tokens;

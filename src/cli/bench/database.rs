@@ -147,6 +147,20 @@ impl Database {
         .await
     }
 
+    /// A process of the server that lives as long as it does, if it is one of this machine.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub(super) async fn pid(&self) -> Result<Option<u32>, BenchError> {
+        let lines = self.ask("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").await?;
+        let pid = lines.and_then(|lines| lines.first()?.parse::<u32>().ok());
+        let is_ours = |pid: &u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("postgres"))
+        };
+        Ok(pid.filter(is_ours))
+    }
+
     /// The lines that a statement answers. `None` without `psql`.
     async fn ask(&self, statement: &str) -> Result<Option<Vec<String>>, BenchError> {
         let Some(psql) = &self.psql else { return Ok(None) };

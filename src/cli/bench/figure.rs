@@ -48,6 +48,10 @@ impl Times {
         self.0.push(time);
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = Duration> {
+        self.0.iter().copied()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::BenchError;
 use super::child;
+use super::cpu::Taken;
 use super::database::Database;
 use super::figure::Times;
 use crate::cli::client::{Client, DispatchRequest, Labels};
@@ -64,6 +65,21 @@ impl Ground {
     /// The memory that the service has resident, in MiB, if that can be known.
     pub(super) fn memory(&self) -> Option<f64> {
         self.pid.and_then(child::resident_mebibytes)
+    }
+
+    /// What the service has taken of the processors so far, if that can be known.
+    pub(super) fn service_cpu(&self) -> Option<Taken> {
+        self.pid.and_then(Taken::by)
+    }
+
+    /// What its database has, if that can be known: it is the bench's to look into, and runs on this machine.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub(super) async fn database_cpu(&self) -> Result<Option<Taken>, BenchError> {
+        let Some(database) = &self.database else { return Ok(None) };
+        Ok(database.pid().await?.and_then(Taken::by_family_of))
     }
 
     /// What a commit takes in the service's database at this moment.

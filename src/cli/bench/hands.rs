@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::BenchError;
 use super::ground::Ground;
 use crate::cli::ambient::now;
-use crate::cli::client::{Client, Labels, Problem, Registration, Report, Task};
+use crate::cli::client::{Client, Labels, NamedAttempt, Problem, Registration, Report, Task};
 
 /// How long a poll waits.
 const POLL: Duration = Duration::from_secs(20);
@@ -70,7 +70,7 @@ impl Hands {
     }
 }
 
-/// Registers a session.
+/// Registers a session with more slots than it will need.
 ///
 /// # Errors
 ///
@@ -81,8 +81,52 @@ pub(super) async fn register(
     session_id: &str,
     labels: &Labels,
 ) -> Result<(), Problem> {
-    let registration = Registration { session_id, labels, slots: SLOTS, version: env!("CARGO_PKG_VERSION") };
+    register_with(client, worker_id, session_id, labels, SLOTS).await
+}
+
+/// Registers a session with so many slots.
+///
+/// # Errors
+///
+/// Of the service.
+pub(super) async fn register_with(
+    client: &Client,
+    worker_id: &str,
+    session_id: &str,
+    labels: &Labels,
+    slots: usize,
+) -> Result<(), Problem> {
+    let registration = Registration { session_id, labels, slots, version: env!("CARGO_PKG_VERSION") };
     client.register(worker_id, &registration).await.map(drop)
+}
+
+/// Takes so many tasks with this session, and acknowledges them.
+///
+/// # Errors
+///
+/// Of the service; that there are not so many.
+pub(super) async fn take_and_ack(
+    client: &Client,
+    worker_id: &str,
+    session_id: &str,
+    number: usize,
+) -> Result<Vec<NamedAttempt>, BenchError> {
+    let mut held = Vec::with_capacity(number);
+    for poll in 0.. {
+        let answer = client.poll(worker_id, session_id, &format!("take-{poll}"), number - held.len(), POLL).await?;
+        if answer.tasks.is_empty() {
+            return Err(BenchError::Missing(format!("{worker_id} was given {} of {number} tasks", held.len())));
+        }
+        let taken =
+            answer.tasks.into_iter().map(|task| NamedAttempt { attempt_id: task.attempt_id, token: task.token });
+        let taken: Vec<NamedAttempt> = taken.collect();
+        client.ack_all(&taken).await?;
+        held.extend(taken);
+        if held.len() == number {
+            break;
+        }
+    }
+    Ok(held)
 }
 
 async fn work(

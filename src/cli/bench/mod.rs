@@ -5,6 +5,7 @@
 //! with a bound that they must keep. `docs/performance.md` says what they mean.
 
 mod child;
+mod cpu;
 mod database;
 mod figure;
 mod ground;
@@ -34,7 +35,7 @@ use crate::console;
 /// for pgbench: never point it at what others use. `ROADSTEAD_TOKEN`, if set, is the bearer token for `--url`.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
-    /// What to measure; all by default
+    /// What to measure; by default all but `fleet`, which takes a quarter of an hour
     #[arg(value_name = "SCENARIO", value_parser = ALL.map(|scenario| scenario.name))]
     pub scenarios: Vec<String>,
 
@@ -142,5 +143,8 @@ pub async fn run(args: &BenchArgs, exe: &Path, base: Option<Base>) -> Result<boo
 }
 
 fn chosen(names: &[String]) -> impl Iterator<Item = &'static Scenario> {
-    ALL.into_iter().filter(move |scenario| names.is_empty() || names.iter().any(|name| name == scenario.name))
+    ALL.into_iter().filter(move |scenario| match names {
+        [] => !scenario.long,
+        names => names.iter().any(|name| name == scenario.name),
+    })
 }

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     const NAPS: Scenario =
-        Scenario { name: "naps", about: "how long they last", run: |_| Box::pin(async { Ok(vec![]) }) };
+        Scenario { name: "naps", about: "how long they last", long: false, run: |_| Box::pin(async { Ok(vec![]) }) };
 
     fn report(rounds: &[(f64, f64)]) -> Report {
         let mut report = Report { rounds: 3, quick: false, postgresql: None, has_pgbench: true, measured: Vec::new() };

@@ -3,6 +3,7 @@
 //! One method is one operation and one request: nothing is repeated in here. A caller that gets a [`Problem`] looks at its
 //! [`Action`] and decides.
 
+mod batch;
 mod feed;
 mod problem;
 mod runs;
@@ -15,10 +16,11 @@ use std::{collections::BTreeMap, time::Duration};
 use reqwest::{Method, Url, header};
 use serde::de::DeserializeOwned;
 
+use batch::BatchAnswer;
 pub use feed::EventStream;
 pub use problem::{Action, FieldError, Problem};
 pub use runs::{
-    AttemptRef, Condition, DispatchRequest, Event, EventData, EventPage, Failure, Hold, Run, RunPage, WaitFor,
+    AttemptRef, Condition, DispatchRequest, Event, EventData, EventPage, Failure, Hold, Run, RunPage, RunRef, WaitFor,
 };
 pub use secret::Secret;
 pub use task::Task;

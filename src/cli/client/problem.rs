@@ -75,7 +75,7 @@ pub struct Problem {
 /// An error body. Every field is optional, since whatever stands in front of the service may answer instead of it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Body {
+pub(super) struct Body {
     code: Option<String>,
     action: Option<String>,
     detail: Option<String>,
@@ -98,7 +98,11 @@ impl Problem {
 
     /// An answer that was not a success.
     pub(super) fn answered(status: u16, body: &[u8], retry_after_header: Option<f64>) -> Self {
-        let body: Body = serde_json::from_slice(body).unwrap_or_default();
+        Self::of(status, serde_json::from_slice(body).unwrap_or_default(), retry_after_header)
+    }
+
+    /// The same from a body that was read.
+    pub(super) fn of(status: u16, body: Body, retry_after_header: Option<f64>) -> Self {
         Self {
             code: body.code.unwrap_or_else(|| format!("http-{status}")),
             action: body.action.and_then(|name| Action::named(&name)).unwrap_or_else(|| Action::of_status(status)),

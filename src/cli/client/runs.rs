@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Client, Labels, PATIENCE, Problem, answer};
+use super::{BatchAnswer, Client, Labels, PATIENCE, Problem, answer};
 
 /// What a read of a run waits for, on the service's side.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,9 @@ pub struct DispatchRequest {
     /// What the worker's labels must equal.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub worker_selector: Labels,
+    /// The run that it is a part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<RunRef>,
     /// The only worker that may take it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_worker_id: Option<String>,
@@ -55,6 +58,15 @@ pub struct DispatchRequest {
     /// Labels to list runs by.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: Labels,
+}
+
+/// A run's name.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunRef {
+    /// The DAG's.
+    pub dag_name: String,
+    /// The run's own.
+    pub run_id: String,
 }
 
 /// A run as the service shows it.
@@ -186,6 +198,16 @@ impl Client {
             call = call.header("Idempotency-Key", key);
         }
         answer(call, PATIENCE).await
+    }
+
+    /// `dispatchRuns`: at most 1,000.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal, if any of them is refused; as for all.
+    pub async fn dispatch_all(&self, requests: &[DispatchRequest]) -> Result<(), Problem> {
+        let call = self.call(Method::POST, &["batch", "runs"]).json(&json!({ "runs": requests }));
+        answer::<BatchAnswer>(call, PATIENCE).await?.all()
     }
 
     /// `getRun`, at once.

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Client, Labels, PATIENCE, Problem, Secret, Task, answer};
+use super::{BatchAnswer, Client, Labels, PATIENCE, Problem, Secret, Task, answer};
 
 /// What a worker says of itself when it registers.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -215,6 +215,16 @@ impl Client {
     /// `claim-expired`, `attempt-superseded`, `run-finished`; as for all.
     pub async fn ack(&self, attempt_id: &str, token: &Secret) -> Result<AckAnswer, Problem> {
         answer(self.attempt(attempt_id, "ack").json(&json!({ "token": token })), PATIENCE).await
+    }
+
+    /// `ackAttempts`: at most 1,000.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal, if any of them is refused; as for all.
+    pub async fn ack_all(&self, attempts: &[NamedAttempt]) -> Result<(), Problem> {
+        let call = self.call(Method::POST, &["batch", "acks"]).json(&json!({ "items": attempts }));
+        answer::<BatchAnswer>(call, PATIENCE).await?.all()
     }
 
     /// `renewAttempt`: renews the lease of one attempt, apart from the heartbeat.

@@ -21,6 +21,7 @@ use crate::cli::ambient::now;
 pub(in crate::cli::bench) const SCENARIO: Scenario = Scenario {
     name: "crowd",
     about: "dispatch and getRun, 50 a second each, alone and beside silent and dripping connections that come back when cut",
+    long: false,
     run: |ground| Box::pin(run(ground)),
 };
 

@@ -18,6 +18,7 @@ use crate::cli::client::{EventStream, WaitFor};
 pub(in crate::cli::bench) const SCENARIO: Scenario = Scenario {
     name: "expiry",
     about: "from hold_until to the failure: its event's time, the stream of events, a getRun that waits for it",
+    long: false,
     run: |ground| Box::pin(run(ground)),
 };
 

@@ -17,6 +17,7 @@ use crate::cli::client::EventStream;
 pub(in crate::cli::bench) const SCENARIO: Scenario = Scenario {
     name: "feed",
     about: "from the answer of a dispatch until a reader of the stream has its event; 0 when the event was first",
+    long: false,
     run: |ground| Box::pin(run(ground)),
 };
 

@@ -18,6 +18,7 @@ pub(in crate::cli::bench) const SCENARIO: Scenario = Scenario {
     name: "handover",
     about: "from before a dispatch is sent until a parked worker holds it; 100 a second, each acked and reported; \
             the first 500 are not measured",
+    long: false,
     run: |ground| Box::pin(run(ground)),
 };
 

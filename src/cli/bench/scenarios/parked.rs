@@ -18,6 +18,7 @@ use crate::cli::ambient::now;
 pub(in crate::cli::bench) const SCENARIO: Scenario = Scenario {
     name: "parked",
     about: "1,000 parked polls of as many workers, no two with the same labels",
+    long: false,
     run: |ground| Box::pin(run(ground)),
 };
 
