@@ -44,7 +44,7 @@ impl Coordinator {
     }
 
     async fn ack_once(&self, namespace: NamespaceId, attempt_id: AttemptId, token: Digest) -> Result<Lease, Fault> {
-        let mut held = self.lock_held(namespace, attempt_id).await?;
+        let mut held = self.lock_heard(namespace, attempt_id, token).await?;
         // Only a claim that is overdue needs to know of an amnesty.
         let overdue = held.locked.claim().is_some_and(|claim| held.now >= claim.until);
         let amnesty_until = if overdue { store::presence::amnesty(&mut held.tx, namespace).await? } else { None };

@@ -1,10 +1,12 @@
 //! What the verbs that show a token share: find the attempt, keep its session from ending, lock its run.
 
+use super::signs::touch_one;
 use super::{Coordinator, Fault};
 use crate::domain::Timestamp;
 use crate::domain::attempt::Locked;
 use crate::domain::refusal::Refusal;
-use crate::ids::{AttemptId, NamespaceId, SessionKey};
+use crate::ids::{AttemptId, Digest, NamespaceId, SessionKey};
+use crate::store::lock::Whereabouts;
 use crate::store::{self, Tx};
 
 /// An attempt whose holder speaks: everything locked, in the order of every transaction.
@@ -31,11 +33,41 @@ impl Held {
 impl Coordinator {
     /// Finds and locks what an attempt's holder speaks of. Whether the caller is that holder, the rule decides.
     pub(super) async fn lock_held(&self, namespace: NamespaceId, attempt_id: AttemptId) -> Result<Held, Fault> {
-        let whereabouts = {
+        let whereabouts = self.whereabouts(namespace, attempt_id).await?;
+        self.lock_at(namespace, attempt_id, whereabouts).await
+    }
+
+    /// The same for who shows a token as a sign of life. The right one is heard before anything else: a sweep that comes
+    /// between an answer and the sign of life after it would end the session that was just answered.
+    pub(super) async fn lock_heard(
+        &self,
+        namespace: NamespaceId,
+        attempt_id: AttemptId,
+        token: Digest,
+    ) -> Result<Held, Fault> {
+        let whereabouts = self.whereabouts(namespace, attempt_id).await?;
+        if let Some(session) = whereabouts.session.as_ref().filter(|_| whereabouts.is_silent)
+            && whereabouts.token == Some(token)
+        {
             let mut conn = self.0.db.conn().await?;
-            store::lock::whereabouts(&mut conn, namespace, attempt_id).await?
-        };
-        let whereabouts = whereabouts.ok_or(Refusal::NoSuchAttempt(attempt_id))?;
+            // One that has ended is not revived; the rule will say so.
+            touch_one(&mut conn, namespace, session).await?;
+        }
+        self.lock_at(namespace, attempt_id, whereabouts).await
+    }
+
+    async fn whereabouts(&self, namespace: NamespaceId, attempt_id: AttemptId) -> Result<Whereabouts, Fault> {
+        let mut conn = self.0.db.conn().await?;
+        let whereabouts = store::lock::whereabouts(&mut conn, namespace, attempt_id).await?;
+        Ok(whereabouts.ok_or(Refusal::NoSuchAttempt(attempt_id))?)
+    }
+
+    async fn lock_at(
+        &self,
+        namespace: NamespaceId,
+        attempt_id: AttemptId,
+        whereabouts: Whereabouts,
+    ) -> Result<Held, Fault> {
         let mut tx = self.0.db.begin().await?;
         let lease = match &whereabouts.session {
             Some(session) => store::session::hold_lease(&mut tx, namespace, session).await?,

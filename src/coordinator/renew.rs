@@ -26,7 +26,7 @@ impl Coordinator {
     }
 
     async fn renew_once(&self, namespace: NamespaceId, attempt_id: AttemptId, token: Digest) -> Result<Lease, Fault> {
-        let mut held = self.lock_held(namespace, attempt_id).await?;
+        let mut held = self.lock_heard(namespace, attempt_id, token).await?;
         held.locked.renew(token, held.session_ended())?;
         store::beats::renewed(&mut held.tx, namespace, attempt_id, true).await?;
         Db::commit(held.tx).await?;

@@ -61,7 +61,7 @@ impl Coordinator {
         token: Digest,
         report: Report,
     ) -> Result<Standing, Fault> {
-        let mut held = self.lock_held(namespace, attempt_id).await?;
+        let mut held = self.lock_heard(namespace, attempt_id, token).await?;
         let key = held.locked.run.key.clone();
         let standing = match held.locked.report(token, report, held.session_ended(), AttemptId(new_uuid()), held.now)? {
             Reported::Changed(transition) => {

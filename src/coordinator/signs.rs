@@ -96,7 +96,11 @@ impl Coordinator {
 }
 
 /// Takes a sign of life of one session, and waits for it; none if it has ended, or never was.
-async fn touch_one(conn: &mut Conn, namespace: NamespaceId, session: &SessionKey) -> store::Result<Option<Session>> {
+pub(super) async fn touch_one(
+    conn: &mut Conn,
+    namespace: NamespaceId,
+    session: &SessionKey,
+) -> store::Result<Option<Session>> {
     let found = store::signs::recent(conn, namespace, std::slice::from_ref(session)).await?;
     Ok(store::signs::touch(conn, namespace, found, Wait::ForIt).await?.into_iter().next())
 }

@@ -14,7 +14,7 @@ use super::rows::{AttemptRow, RunRow, TaskRow};
 use crate::domain::Timestamp;
 use crate::domain::attempt::{Attempt, AttemptStatus, Locked, Task};
 use crate::domain::run::Run;
-use crate::ids::{AttemptId, NamespaceId, RunKey, SessionKey};
+use crate::ids::{AttemptId, Digest, NamespaceId, RunKey, SessionKey};
 
 /// Where an attempt belongs, not locked: the way from its id to the rows to lock.
 #[derive(Debug, Clone)]
@@ -23,6 +23,10 @@ pub struct Whereabouts {
     pub key: RunKey,
     /// The session that holds its lease or its claim.
     pub session: Option<SessionKey>,
+    /// The digest of that session's token for it, unless the attempt has ended.
+    pub token: Option<Digest>,
+    /// Whether the last sign of life of that session is so old that another would be written.
+    pub is_silent: bool,
 }
 
 /// Finds an attempt's run and holder.
@@ -37,12 +41,18 @@ pub async fn whereabouts(
     let row = sqlx::query!(
         r#"/* store::lock::whereabouts */
         SELECT a.dag_name, a.run_id, coalesce(a.worker_id, t.worker_id) AS worker_id,
-               coalesce(a.session_id, t.session_id) AS session_id
+               coalesce(a.session_id, t.session_id) AS session_id,
+               CASE WHEN a.ended_at IS NULL THEN coalesce(a.token_digest, t.token_digest) END AS token_digest,
+               coalesce(s.last_seen + least($3::bigint * interval '1 microsecond', s.stale_after / 20) <= roadstead_now(),
+                        false) AS "is_silent!"
         FROM attempt a
         LEFT JOIN task t ON t.namespace_id = a.namespace_id AND t.attempt_id = a.attempt_id
+        LEFT JOIN worker_session s ON s.namespace_id = a.namespace_id
+            AND s.worker_id = coalesce(a.worker_id, t.worker_id) AND s.session_id = coalesce(a.session_id, t.session_id)
         WHERE a.namespace_id = $1 AND a.attempt_id = $2"#,
         namespace.0,
         attempt_id.0,
+        super::rows::micros(super::signs::WRITTEN_EVERY),
     )
     .fetch_optional(conn)
     .await?;
@@ -54,6 +64,8 @@ pub async fn whereabouts(
                 .zip(row.session_id)
                 .map(|(worker, session)| super::rows::session(worker, session))
                 .transpose()?,
+            token: row.token_digest.map(super::rows::digest).transpose()?,
+            is_silent: row.is_silent,
         })
     })
     .transpose()

@@ -41,6 +41,7 @@ mod pages;
 mod parked;
 mod plans;
 mod process;
+mod races;
 mod readers;
 mod reads;
 mod redispatch;

@@ -179,7 +179,7 @@ const CLAIM: Cases = &[
     ("store::lock::attempts", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::lock::parked", "1, ARRAY[md5('2-1')::uuid]"),
     ("store::lock::tasks", "1, ARRAY[md5('2-1')::uuid]"),
-    ("store::lock::whereabouts", "1, md5('2-1')::uuid"),
+    ("store::lock::whereabouts", "1, md5('2-1')::uuid, 1000000"),
     ("store::lock::run", "1, 'dag', '2-1'"),
     ("store::lock::attempt", "1, md5('2-1')::uuid"),
     ("store::lock::task", "1, md5('2-1')::uuid"),

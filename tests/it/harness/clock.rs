@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction};
 
 use super::{Test, until};
 
@@ -28,7 +28,7 @@ impl Test {
     }
 
     async fn set_clock_and(&self, from: &str, seconds: i64, stamp: i64) {
-        let mut tx = self.pool.begin().await.unwrap();
+        let mut tx = locked(&self.pool).await;
         let at: String = sqlx::query_scalar(AssertSqlSafe(format!("SELECT ({from} + interval '{seconds} s')::text")))
             .fetch_one(&mut *tx)
             .await
@@ -61,6 +61,13 @@ impl Test {
     pub async fn now(&self) -> f64 {
         sqlx::query_scalar("SELECT extract(epoch FROM roadstead_now())::float8").fetch_one(&self.pool).await.unwrap()
     }
+}
+
+/// A transaction to change the clock in: no stamp is judged meanwhile, by the clock before and the stamp after.
+pub(super) async fn locked(pool: &PgPool) -> Transaction<'static, Postgres> {
+    let mut tx = pool.begin().await.unwrap();
+    sqlx::raw_sql("LOCK TABLE sweep_stamp").execute(&mut *tx).await.unwrap();
+    tx
 }
 
 /// A time of an answer, in seconds since 1970.

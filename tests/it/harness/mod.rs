@@ -141,7 +141,7 @@ impl Test {
     }
 
     async fn shift(&self, micros: i64, forgotten: Option<&str>) {
-        let mut tx = self.pool.begin().await.unwrap();
+        let mut tx = clock::locked(&self.pool).await;
         // A stopped clock stays stopped, at the later moment.
         let (stopped, offset, later): (bool, i64, String) = sqlx::query_as(
             "SELECT prosrc NOT LIKE '%clock_timestamp%',

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::spawn;
@@ -19,6 +20,28 @@ pub struct Tap {
     cut: Arc<Mutex<CancellationToken>>,
     /// Silences all connections that there are.
     silence: Arc<Mutex<CancellationToken>>,
+    gate: Arc<Mutex<Option<Gate>>>,
+}
+
+/// Which commit is to be stopped, and who is told of it.
+struct Gate {
+    statements: &'static [&'static str],
+    arrived: oneshot::Sender<AtGate>,
+}
+
+/// A commit that was stopped on its way, by a transaction that holds its locks.
+pub struct AtGate(oneshot::Sender<()>);
+
+impl AtGate {
+    /// Lets it go on.
+    pub fn through(self) {
+        let _ = self.0.send(());
+    }
+
+    /// Cuts its connection on both sides: it never comes to the database, and its sender does not know.
+    pub fn cut(self) {
+        drop(self.0);
+    }
 }
 
 impl Tap {
@@ -33,15 +56,17 @@ impl Tap {
             counts: Arc::clone(&counts),
             cut: Arc::default(),
             silence: Arc::default(),
+            gate: Arc::default(),
         };
-        let (cut, silence) = (Arc::clone(&tap.cut), Arc::clone(&tap.silence));
+        let (cut, silence, gate) = (Arc::clone(&tap.cut), Arc::clone(&tap.silence), Arc::clone(&tap.gate));
         spawn(async move {
             while let Ok((service, _)) = listener.accept().await {
                 let server = UnixStream::connect(&socket).await.unwrap();
                 let (mut from_service, mut to_service) = service.into_split();
                 let (mut from_server, mut to_server) = server.into_split();
                 let counts = Arc::clone(&counts);
-                let cut = cut.lock().unwrap().clone();
+                let cut = cut.lock().unwrap().child_token();
+                let (this, gate) = (cut.clone(), Arc::clone(&gate));
                 let silence = silence.lock().unwrap().clone();
                 let silenced = silence.clone();
                 spawn(cut.clone().run_until_cancelled_owned(async move {
@@ -49,13 +74,17 @@ impl Tap {
                     until_silenced(&silenced, answers).await;
                 }));
                 spawn(cut.run_until_cancelled_owned(async move {
-                    let mut prepared = HashMap::new();
+                    let (mut prepared, mut since_begin) = (HashMap::new(), Vec::new());
                     let mut started = false;
                     let questions = async {
                         // A message is its kind, but for the very first, its length and the rest.
                         while let Some((whole, kind, rest)) = message(&mut from_service, started).await {
                             started = true;
-                            count(kind, &rest, &mut prepared, &counts);
+                            since_begin.extend(count(kind, &rest, &mut prepared, &counts));
+                            if kind == b'Q' && !pass(&gate, &rest, &mut since_begin).await {
+                                this.cancel();
+                                break;
+                            }
                             if to_server.write_all(&whole).await.is_err() {
                                 break;
                             }
@@ -79,6 +108,13 @@ impl Tap {
         std::mem::take(&mut *self.silence.lock().unwrap()).cancel();
     }
 
+    /// Stops the next commit of a transaction that has executed one of these statements, and tells of it.
+    pub fn gate(&self, statements: &'static [&'static str]) -> oneshot::Receiver<AtGate> {
+        let (arrived, told) = oneshot::channel();
+        *self.gate.lock().unwrap() = Some(Gate { statements, arrived });
+        told
+    }
+
     /// How often this statement has been executed.
     pub fn count(&self, name: &str) -> u64 {
         self.counts.lock().unwrap().get(name).copied().unwrap_or_default()
@@ -97,10 +133,30 @@ async fn until_silenced<T>(silence: &CancellationToken, passing_on: impl Future<
     }
 }
 
-/// Parse tells what a prepared statement is, Bind executes it.
-fn count(kind: u8, rest: &[u8], prepared: &mut HashMap<Vec<u8>, String>, counts: &Mutex<BTreeMap<String, u64>>) {
+/// Whether this question may go on, which begins or ends a transaction: a commit that is waited for at the gate when it is
+/// let through.
+async fn pass(gate: &Mutex<Option<Gate>>, question: &[u8], since_begin: &mut Vec<String>) -> bool {
+    let executed = std::mem::take(since_begin);
+    let mut stopped = None;
+    if question.starts_with(b"COMMIT") {
+        let waited_for = |gate: &mut Gate| executed.iter().any(|name| gate.statements.contains(&name.as_str()));
+        stopped = gate.lock().unwrap().take_if(waited_for);
+    }
+    let Some(Gate { arrived, .. }) = stopped else { return true };
+    let (go, goes) = oneshot::channel();
+    // Nobody waits for it any more: then it goes on.
+    arrived.send(AtGate(go)).is_err() || goes.await.is_ok()
+}
+
+/// Parse tells what a prepared statement is, Bind executes it; answers with its name then.
+fn count(
+    kind: u8,
+    rest: &[u8],
+    prepared: &mut HashMap<Vec<u8>, String>,
+    counts: &Mutex<BTreeMap<String, u64>>,
+) -> Option<String> {
     let mut texts = rest.split(|byte| *byte == 0);
-    let (Some(first), Some(second)) = (texts.next(), texts.next()) else { return };
+    let (first, second) = (texts.next()?, texts.next()?);
     match kind {
         b'P' => {
             let query = String::from_utf8_lossy(second);
@@ -109,10 +165,12 @@ fn count(kind: u8, rest: &[u8], prepared: &mut HashMap<Vec<u8>, String>, counts:
         }
         b'B' => {
             let name = prepared.get(second).cloned().unwrap_or_default();
-            *counts.lock().unwrap().entry(name).or_default() += 1;
+            *counts.lock().unwrap().entry(name.clone()).or_default() += 1;
+            return Some(name);
         }
         _ => {}
     }
+    None
 }
 
 /// The path of the socket that this URL of the shared server is reached by, and the database's name.

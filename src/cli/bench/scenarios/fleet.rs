@@ -82,33 +82,31 @@ async fn run(ground: &Ground) -> Result<Vec<Figure>, BenchError> {
     ])
 }
 
-/// Registers the workers and gives each its attempts.
+/// Registers the workers and gives each its attempts; those that have them beat while the others come.
 async fn gather(ground: &Ground) -> Result<Vec<Member>, BenchError> {
-    let (labels, dag_name) = (ground.label(), ground.name("fleet"));
-    let number: usize = ground.sized(10_000, 20);
-    let names: Vec<(String, String)> = (0..number).map(|_| (ground.name("worker"), ground.name("session"))).collect();
-    let registered = stream::iter(names.clone()).map(|(worker_id, session_id)| {
-        let (client, labels) = (ground.client.clone(), labels.clone());
-        async move { register_with(&client, &worker_id, &session_id, &labels, ATTEMPTS).await }
-    });
-    registered.buffer_unordered(AT_A_TIME).try_collect::<()>().await?;
-    let mut fleet = Vec::with_capacity(number);
-    // Some at a time, so that what is not taken yet does not pile up, and no session is silent for too long.
-    for some in names.chunks(BATCH / ATTEMPTS) {
+    let dag_name = ground.name("fleet");
+    let number = ground.sized(10_000, 20);
+    let (mut fleet, mut beaten) = (Vec::with_capacity(number), now());
+    while fleet.len() < number {
+        // Some at a time, with a label of their own: a dispatch looks at all that match until it finds a free slot.
+        let labels = ground.label();
+        let some = (BATCH / ATTEMPTS).min(number - fleet.len());
         let wait = Duration::from_secs(600);
-        let requests: Vec<_> = (0..some.len() * ATTEMPTS).map(|_| ground.request(&dag_name, &labels, wait)).collect();
+        let requests: Vec<_> = (0..some * ATTEMPTS).map(|_| ground.request(&dag_name, &labels, wait)).collect();
         ground.client.dispatch_all(&requests).await?;
-        let taking = stream::iter(some.to_vec()).map(|(worker_id, session_id)| {
-            let client = ground.client.clone();
+        let coming = stream::iter(0..some).map(|_| {
+            let (client, labels) = (ground.client.clone(), labels.clone());
+            let (worker_id, session_id) = (ground.name("worker"), ground.name("session"));
             async move {
+                register_with(&client, &worker_id, &session_id, &labels, ATTEMPTS).await?;
                 let attempts = take_and_ack(&client, &worker_id, &session_id, ATTEMPTS).await?;
                 Ok::<_, BenchError>(Member { worker_id, session_id, attempts })
             }
         });
-        fleet.extend(taking.buffer_unordered(AT_A_TIME).try_collect::<Vec<_>>().await?);
-        if fleet.len() % 2_000 == 0 {
-            // Those that wait for the others give signs of life meanwhile.
-            beat(&ground.client, &fleet, Duration::from_secs(2), 1).await?;
+        fleet.extend(coming.buffer_unordered(AT_A_TIME).try_collect::<Vec<_>>().await?);
+        if beaten.elapsed() > EVERY {
+            beat(&ground.client, &fleet, EVERY / 2, 1).await?;
+            beaten = now();
         }
     }
     Ok(fleet)
