@@ -216,7 +216,9 @@ impl Case {
             Verb::Child => {
                 let parent = json!({"dag_name": "dag", "run_id": self.of('r')});
                 let selector = json!({"case": self.of('c')});
-                client.dispatch(&self.of('c'), json!({"parent": parent, "worker_selector": selector})).await
+                let child =
+                    json!({"parent": parent, "worker_selector": selector, "worker_wait_timeout_seconds": 3_000});
+                client.dispatch(&self.of('c'), child).await
             }
         };
         let mut said = reply.status.to_string();
