@@ -96,29 +96,32 @@ async fn beats_that_share_statements_are_answered_each_for_itself() {
     .await;
 }
 
-/// Somebody has locked the row of one session: its beat waits, and no other.
+/// Somebody has locked the rows of as many sessions as there are slots: their beats wait, and no other.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_locked_session_keeps_no_other_beat_waiting() {
+async fn locked_sessions_keep_no_other_beat_waiting() {
     with(async |t| {
         t.stop_clock().await;
         let working = at_work(t, 20).await;
         t.tick(5).await;
         let mut lock = t.pool.begin().await.unwrap();
-        sqlx::query("SELECT FROM worker_session WHERE worker_id = 'w7' FOR UPDATE").execute(&mut *lock).await.unwrap();
-        let locked = working[7].clone();
-        let waits = spawn(async move { locked.0.beat(naming(&locked.1)).await });
+        let locks = "SELECT FROM worker_session WHERE worker_id IN ('w0', 'w1') ORDER BY worker_id FOR UPDATE";
+        sqlx::query(locks).execute(&mut *lock).await.unwrap();
+        let (locked, others) = working.split_at(2);
+        let beats = |of: &[(Worker, Value)]| of.iter().map(|(worker, task)| (worker.clone(), naming(task))).collect();
+        let waiting = spawn(at_once(beats(locked)));
         let blocked =
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        until("its beat waits for the lock", async || t.count(blocked).await == 1).await;
-        let others = working.iter().enumerate().filter(|(n, _)| *n != 7);
-        let beats =
-            (0..5).flat_map(|_| others.clone().map(|(_, (worker, task))| (worker.clone(), naming(task)))).collect();
-        for answer in at_once(beats).await {
+        until("both beats wait for the lock", async || t.count(blocked).await == 2).await;
+        for _ in 0..5 {
+            for answer in at_once(beats(others)).await {
+                answer.ok();
+            }
+        }
+        assert!(!waiting.is_finished(), "they wait still");
+        lock.rollback().await.unwrap();
+        for answer in waiting.await.unwrap() {
             answer.ok();
         }
-        assert!(!waits.is_finished(), "it waits still");
-        lock.rollback().await.unwrap();
-        waits.await.unwrap().ok();
         let behind = "SELECT count(*) FROM worker_session WHERE last_seen < roadstead_now()";
         assert_eq!(t.count(behind).await, 0, "every beat was a sign of life");
     })
